@@ -1,0 +1,26 @@
+//go:build !cgo || !((linux && (amd64 || arm64)) || (darwin && (amd64 || arm64)) || (windows && amd64))
+
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"telemetrylake/schemas"
+)
+
+// A Lake cannot be opened in this build.
+type Lake struct{}
+
+// OpenLake fails with an error that wraps ErrNoDuckDB.
+func OpenLake(_ context.Context, root string, _ []schemas.Table) (*Lake, error) {
+	return nil, fmt.Errorf("open lake %s: %w; build it with CGO_ENABLED=1 and a C compiler on linux, darwin (amd64, arm64) or windows (amd64), or query the lake by Athena", root, ErrNoDuckDB)
+}
+
+// Query fails: there is no Lake to call it on.
+func (*Lake) Query(context.Context, string, ...any) (*Result, error) {
+	return nil, fmt.Errorf("query lake: %w", ErrNoDuckDB)
+}
+
+// Close does nothing.
+func (*Lake) Close() error { return nil }
