@@ -1,0 +1,57 @@
+// Package testenv is an embedded AWS: one account in one region with DynamoDB, DynamoDB
+// Streams, Amazon Data Firehose and S3, in one process and without Docker. It knows AWS
+// and nothing of the programs that use it. Its one rule: where it does not do what the
+// service does, it refuses the request or says so here; it never answers differently in
+// silence.
+//
+// Unchanged AWS SDK clients use it in two ways, which behave alike:
+//
+//	env, err := testenv.Open(testenv.Options{Dir: dir})
+//	db := dynamodb.NewFromConfig(env.AWSConfig())   // in process, no sockets
+//	http.ListenAndServe(addr, env)                  // AWS_ENDPOINT_URL=http://addr
+//
+// The in-process transport runs the handlers in the caller's goroutine and starts none,
+// so it works inside a testing/synctest bubble. All time comes from one Clock: with a
+// ManualClock a day of retention passes in a call. All ids come from one seed: the same
+// calls in the same order give the same bytes.
+//
+// # DynamoDB
+//
+// CreateTable, DescribeTable, ListTables, DeleteTable, UpdateTable (stream,
+// billing, deletion protection), UpdateTimeToLive, DescribeTimeToLive; PutItem, UpdateItem, DeleteItem, GetItem,
+// BatchWriteItem, BatchGetItem, Query, Scan, TransactWriteItems, TransactGetItems, with
+// condition, update, filter, key condition and projection expressions. Numbers are
+// decimals of 38 digits and come back in the service's normal form; items are limited
+// to 400 KB, pages to 1 MB, transactions to 100 items and 4 MB, and client request
+// tokens hold for ten minutes.
+//
+// Tables are active at once. Reads see everything written before them, also on
+// indexes. Each page of a Query or Scan is one state of the table. A transaction locks
+// the items it touches and no others; where the service cancels one of two that meet,
+// here the later waits. Items live in memory as encoded bytes.
+//
+// Not there: local secondary indexes, changes of global ones, the legacy parameters
+// (Expected, KeyConditions, …), PartiQL, backups and exports, global tables, throttling.
+// Tags, encryption, table class and warm throughput are accepted and forgotten. The bounds
+// of BETWEEN must be values or top-level attributes; an arithmetic result of more than 38
+// digits is refused.
+//
+// # Streams
+//
+// ListStreams, DescribeStream (100 shards a page, CHILD_SHARDS), GetShardIterator (all
+// four types), GetRecords (1,000 records or 1 MB). A stream starts with several open
+// shards; a shard closes after its life, or when Reshard or SplitShard splits it, and its
+// children follow. A shard's last page is the one without a next iterator. Iterators
+// expire after 15 minutes; records are trimmed after 24 hours, looked for once a minute
+// of the clock, and a closed shard leaves the listing with them. Within one second of the
+// clock records have the same ApproximateCreationDateTime, as the service rounds it.
+// SweepTTL deletes expired items with the service's identity; nothing expires without it.
+//
+// Not there: pages that are empty although records follow, children that appear late,
+// at most two readers of a shard.
+//
+// # Firehose and S3
+//
+// Firehose joins the payloads of records without a delimiter and delivers them by its
+// buffering hints to S3, whose objects are files under Options.Dir.
+package testenv

@@ -1,0 +1,158 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Options say how an Env behaves. The zero value is usable except for Dir.
+type Options struct {
+	// Dir is the root of what is kept in files: S3 objects are Dir/s3/<bucket>/<key>.
+	Dir string
+	// Clock is the one clock of the Env; nil is the system clock.
+	Clock Clock
+	// Region and Account appear in ARNs and records; defaults us-east-1 and 000000000000.
+	Region, Account string
+	// StreamShards is the number of open shards of a new stream; default 4.
+	StreamShards int
+	// ShardLife is how long a shard stays open before it is closed and followed by one
+	// child. Default 4 h, as the service's documentation says; negative: for ever.
+	ShardLife time.Duration
+	// Seed drives ids, UUIDs and sequence numbers: the same seed and the same calls
+	// give the same bytes.
+	Seed uint64
+	// Firehose says how delivery groups and repeats records.
+	Firehose FirehoseBehaviour
+	// Sync makes S3 objects durable (fsync) before a write is acknowledged.
+	Sync bool
+}
+
+// Defaults of Options.
+const (
+	DefaultRegion       = "us-east-1"
+	DefaultAccount      = "000000000000"
+	DefaultStreamShards = 4
+	DefaultShardLife    = 4 * time.Hour
+)
+
+// An Env is one AWS account in one region: DynamoDB, DynamoDB Streams, Firehose and
+// S3. It is an http.Handler and an http.RoundTripper's other end; it starts no
+// goroutines. Safe for concurrent use.
+type Env struct {
+	opt      Options
+	clock    Clock
+	ids      *ids
+	db       *database
+	s3       *s3Server
+	firehose *firehose
+}
+
+// Open returns an Env whose tables, streams and delivery streams are empty; objects
+// that Dir already holds are there. An error means that Dir cannot be used.
+func Open(opt Options) (*Env, error) {
+	if opt.Dir == "" {
+		return nil, errors.New("open test environment: Options.Dir is empty: name a folder for S3's objects")
+	}
+	if opt.Clock == nil {
+		opt.Clock = systemClock{}
+	}
+	if opt.Region == "" {
+		opt.Region = DefaultRegion
+	}
+	if opt.Account == "" {
+		opt.Account = DefaultAccount
+	}
+	if opt.StreamShards <= 0 {
+		opt.StreamShards = DefaultStreamShards
+	}
+	if opt.ShardLife == 0 {
+		opt.ShardLife = DefaultShardLife
+	}
+	dir := filepath.Join(opt.Dir, "s3")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("open test environment: %w", err)
+	}
+	e := &Env{opt: opt, clock: opt.Clock, ids: newIDs(opt.Seed)}
+	e.s3 = newS3(dir, e.clock, opt.Sync, e.ids)
+	e.firehose = newFirehose(e.clock, e.s3, e.ids, opt.Firehose, opt.Region, opt.Account)
+	e.db = newDatabase(opt, e.ids)
+	return e, nil
+}
+
+// Close releases what the Env holds. Records that Firehose has buffered and not
+// delivered are gone, as are all tables; objects stay in Dir.
+func (e *Env) Close() error { return nil }
+
+// Tick does everything that is due at the clock's time: Firehose deliveries, the
+// rotation of shards and the trimming of streams. Every request ticks first, so a
+// caller needs it only to make things happen without a request.
+func (e *Env) Tick() {
+	e.firehose.tick()
+	e.db.tick(e.clock.Now())
+}
+
+// SweepTTL deletes every item that has expired at the clock's time, as the service
+// does in the background, and returns how many it deleted. An item has expired when
+// its table has TTL enabled and the TTL attribute is a Number of epoch seconds that
+// lies in the past, but not more than five years. The stream's REMOVE records carry the
+// service's identity.
+func (e *Env) SweepTTL() int { return e.db.sweepTTL(e.clock.Now()) }
+
+// Reshard splits every open shard of the table's stream in two.
+func (e *Env) Reshard(table string) error { return e.db.splitShards(table, "", e.clock.Now()) }
+
+// SplitShard closes one open shard of the table's stream and opens two children that
+// share its keys between them.
+func (e *Env) SplitShard(table, shardID string) error {
+	if shardID == "" {
+		return errors.New("split shard: no shard id")
+	}
+	return e.db.splitShards(table, shardID, e.clock.Now())
+}
+
+// ServeHTTP answers one AWS request. Signatures are not checked. The X-Amz-Target header
+// names the service and its operation; a request without it is S3's.
+func (e *Env) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.Tick()
+	// The server's clock, as a client sees it.
+	w.Header().Set("Date", e.clock.Now().UTC().Format(http.TimeFormat))
+	target := r.Header.Get("X-Amz-Target")
+	service, operation, _ := strings.Cut(target, ".")
+	switch service {
+	case "DynamoDB_20120810":
+		e.db.serve(w, r, operation)
+	case "DynamoDBStreams_20120810":
+		e.db.serveStreams(w, r, operation)
+	case "Firehose_20150804":
+		e.firehose.ServeHTTP(w, r)
+	default:
+		e.s3.ServeHTTP(w, pathStyle(r))
+	}
+}
+
+// pathStyle turns a virtual-hosted S3 request (bucket.aws.internal/key), which the SDK
+// sends for an endpoint that has a name, into a path-style one.
+func pathStyle(r *http.Request) *http.Request {
+	host, _, _ := strings.Cut(r.Host, ":")
+	for _, base := range []string{".aws.internal", ".localhost"} {
+		bucket, ok := strings.CutSuffix(host, base)
+		if !ok || bucket == "" {
+			continue
+		}
+		r2 := *r
+		u := *r.URL
+		if u.RawPath != "" {
+			u.RawPath = "/" + bucket + u.RawPath
+		}
+		u.Path = "/" + bucket + u.Path
+		r2.URL = &u
+		r2.RequestURI = u.RequestURI()
+		return &r2
+	}
+	return r
+}

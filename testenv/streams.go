@@ -1,0 +1,365 @@
+package testenv
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	streamRetention = 24 * time.Hour
+	trimInterval    = time.Minute // of the clock, between two looks at the oldest records
+)
+
+// stream is one DynamoDB stream: a table that disables and enables its stream gets a
+// new one, and the old one stays readable for 24 h. All fields that change are guarded by
+// database.commit.
+type stream struct {
+	db         *database
+	table      *table
+	id         uint32
+	arn, label string
+	view       string
+	created    time.Time
+	disabled   time.Time // zero while enabled
+	sequence   uint64    // the last number drawn
+	shards     []*shard  // as created; a shard's number is its place and never changes
+	live       []*shard  // those that are open
+	trimmed    time.Time // when the oldest records were last looked at
+}
+
+// shard holds the records of the partition keys whose hash is in lo to hi, both inclusive.
+type shard struct {
+	number     uint32
+	id, parent string
+	lo, hi     uint64
+	created    time.Time
+	closed     time.Time // zero while open
+	start, end uint64    // its sequence numbers; end is 0 while open
+	trimmed    uint64    // the last number that was trimmed, 0: none
+	gone       bool      // no longer listed
+}
+
+// openStream gives the table a new stream; the caller holds commit.
+func (db *database) openStream(t *table, view string, now time.Time) {
+	s := &stream{db: db, table: t, view: view, created: now, trimmed: now}
+	at := now.UTC()
+	for {
+		s.label = at.Format("2006-01-02T15:04:05.000")
+		s.arn = t.arn + "/stream/" + s.label
+		if db.streams[s.arn] == nil {
+			break
+		}
+		at = at.Add(time.Millisecond)
+	}
+	db.mu.Lock()
+	db.nextID++
+	s.id = db.nextID
+	db.mu.Unlock()
+	n := uint64(db.opt.StreamShards)
+	for i := range n {
+		lo, hi := segment(int(i), int(n))
+		s.open("", lo, hi, now)
+	}
+	t.stream, t.latest = s, s
+	db.streams[s.arn] = s
+	db.order = append(db.order, s)
+}
+
+// open adds a shard.
+func (s *stream) open(parent string, lo, hi uint64, now time.Time) {
+	h := &shard{
+		number:  uint32(len(s.shards)),
+		id:      fmt.Sprintf("shardId-%020d-%s", now.UnixMilli(), s.db.ids.hex(8)),
+		parent:  parent,
+		lo:      lo,
+		hi:      hi,
+		created: now,
+		start:   s.draw(),
+	}
+	s.shards, s.live = append(s.shards, h), append(s.live, h)
+}
+
+// close ends a shard; its last number is no record's.
+func (s *stream) close(h *shard, now time.Time) {
+	h.closed, h.end = now, s.draw()
+	s.live = slices.DeleteFunc(s.live, func(o *shard) bool { return o == h })
+}
+
+// draw returns the next sequence number. Numbers rise and are not consecutive, as the
+// service's are not.
+func (s *stream) draw() uint64 {
+	s.sequence += 1 + mix(s.db.opt.Seed^s.sequence)%8
+	return s.sequence
+}
+
+// disable closes every shard for good.
+func (s *stream) disable(now time.Time) {
+	s.disabled = now
+	for _, h := range slices.Clone(s.live) {
+		s.close(h, now)
+	}
+}
+
+// split closes a shard and opens two children that share its hashes.
+func (s *stream) split(h *shard, now time.Time) error {
+	if h.lo == h.hi {
+		return fmt.Errorf("split shard %s: it holds one key and cannot be split", h.id)
+	}
+	s.close(h, now)
+	mid := h.lo + (h.hi-h.lo)/2
+	s.open(h.id, h.lo, mid, now)
+	s.open(h.id, mid+1, h.hi, now)
+	return nil
+}
+
+// splitShards splits one shard of the table's stream, or all open ones for id "".
+func (db *database) splitShards(name, id string, now time.Time) error {
+	t, err := db.table(name)
+	if err != nil {
+		return fmt.Errorf("reshard table %s: %w", name, err)
+	}
+	db.commit.Lock()
+	defer db.commit.Unlock()
+	s := t.stream
+	if s == nil {
+		return fmt.Errorf("reshard table %s: its stream is not enabled", name)
+	}
+	found := false
+	for _, h := range slices.Clone(s.live) {
+		if id != "" && h.id != id {
+			continue
+		}
+		found = true
+		if err := s.split(h, now); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("reshard table %s: it has no open shard %s", name, id)
+	}
+	return nil
+}
+
+// tick rotates the shards that are old, trims and forgets what is past retention.
+func (db *database) tick(now time.Time) {
+	db.commit.RLock()
+	due := slices.ContainsFunc(db.order, func(s *stream) bool { return s.due(now) })
+	db.commit.RUnlock()
+	if !due {
+		return
+	}
+	db.commit.Lock()
+	defer db.commit.Unlock()
+	db.order = slices.DeleteFunc(db.order, func(s *stream) bool {
+		s.rotate(now)
+		s.trim(now)
+		old := !s.disabled.IsZero() && now.Sub(s.disabled) > streamRetention
+		if old {
+			delete(db.streams, s.arn)
+		}
+		return old
+	})
+}
+
+func (s *stream) due(now time.Time) bool {
+	return now.Sub(s.trimmed) >= trimInterval
+}
+
+// rotate closes shards at the end of their life and opens one child for each.
+func (s *stream) rotate(now time.Time) {
+	if s.db.opt.ShardLife < 0 || !s.disabled.IsZero() {
+		return
+	}
+	for _, h := range slices.Clone(s.live) {
+		if now.Sub(h.created) >= s.life(h) {
+			s.close(h, now)
+			s.open(h.id, h.lo, h.hi, now)
+		}
+	}
+}
+
+// life spreads the shards' ends over a quarter of their life, as they are in the field.
+func (s *stream) life(h *shard) time.Duration {
+	life := s.db.opt.ShardLife
+	return life - time.Duration(mix(s.db.opt.Seed^uint64(h.number))%1024)*(life/4096)
+}
+
+// trim removes the records that are older than the retention, and drops the shards that
+// ended before it from the listing.
+func (s *stream) trim(now time.Time) {
+	s.trimmed = now
+	cutoff := now.Add(-streamRetention)
+	for _, h := range s.shards {
+		if h.gone {
+			continue
+		}
+		s.trimShard(h, cutoff)
+		h.gone = !h.closed.IsZero() && h.closed.Before(cutoff)
+	}
+}
+
+func (s *stream) trimShard(h *shard, cutoff time.Time) {
+	from, to := s.recordKey(h, h.trimmed+1), s.recordKey(h, math.MaxUint64)
+	var ws []write
+	s.db.store.scan(from, to, false, func(key string, v []byte) bool {
+		created, _, _ := openRecord(v)
+		if !created.Before(cutoff) {
+			return false
+		}
+		ws = append(ws, write{key, nil})
+		return true
+	})
+	if len(ws) == 0 {
+		return
+	}
+	if err := s.db.store.apply(ws); err != nil {
+		return // the records stay until the next look
+	}
+	h.trimmed = sequenceOf(ws[len(ws)-1].key)
+}
+
+// recordKey returns the key of a record in the store.
+func (s *stream) recordKey(h *shard, sequence uint64) string {
+	b := spaceKey(spaceRecord, s.id)
+	b = binary.BigEndian.AppendUint32(b, h.number)
+	return string(binary.BigEndian.AppendUint64(b, sequence))
+}
+
+func sequenceOf(key string) uint64 { return binary.BigEndian.Uint64([]byte(key[len(key)-8:])) }
+
+// record makes the stream record of a change and draws its sequence number; the caller
+// holds commit.
+func (s *stream) record(c *change, now time.Time) (write, error) {
+	i := slices.IndexFunc(s.live, func(h *shard) bool { return h.lo <= c.hash && c.hash <= h.hi })
+	if i < 0 {
+		return write{}, fmt.Errorf("write record of %s: no open shard", s.arn)
+	}
+	h := s.live[i]
+	it := c.newItem
+	if it == nil {
+		var err error
+		if it, err = c.old(); err != nil {
+			return write{}, err
+		}
+	}
+	name := "MODIFY"
+	switch {
+	case c.before == nil:
+		name = "INSERT"
+	case c.after == nil:
+		name = "REMOVE"
+	}
+	keys := s.table.keys.project(it)
+	size := keys.size()
+	sequence := s.draw()
+
+	b := make([]byte, 0, 512+len(c.after))
+	b = binary.AppendVarint(b, now.UnixMilli())
+	sizeAt := len(b)
+	b = append(b, 0, 0, 0, 0)
+	b = append(b, `{"awsRegion":"`...)
+	b = append(b, s.db.opt.Region...)
+	b = append(b, `","dynamodb":{"ApproximateCreationDateTime":`...)
+	b = strconv.AppendInt(b, now.Unix(), 10)
+	b = append(b, `,"Keys":`...)
+	b = appendItem(b, keys)
+	if c.after != nil && (s.view == "NEW_IMAGE" || s.view == "NEW_AND_OLD_IMAGES") {
+		n, text := openStored(c.after)
+		size += n
+		b = append(b, `,"NewImage":`...)
+		b = append(b, text...)
+	}
+	if c.before != nil && (s.view == "OLD_IMAGE" || s.view == "NEW_AND_OLD_IMAGES") {
+		n, text := openStored(c.before)
+		size += n
+		b = append(b, `,"OldImage":`...)
+		b = append(b, text...)
+	}
+	b = append(b, `,"SequenceNumber":"`...)
+	b = appendSequence(b, sequence)
+	b = append(b, `","SizeBytes":`...)
+	b = strconv.AppendInt(b, int64(size), 10)
+	b = append(b, `,"StreamViewType":"`...)
+	b = append(b, s.view...)
+	b = append(b, `"},"eventID":"`...)
+	b = appendEventID(b, s.db.opt.Seed^uint64(s.id)<<32, sequence)
+	b = append(b, `","eventName":"`...)
+	b = append(b, name...)
+	b = append(b, `","eventSource":"aws:dynamodb","eventVersion":"1.1"`...)
+	if c.service {
+		b = append(b, `,"userIdentity":{"PrincipalId":"dynamodb.amazonaws.com","Type":"Service"}`...)
+	}
+	b = append(b, '}')
+	binary.BigEndian.PutUint32(b[sizeAt:], uint32(size))
+	return write{s.recordKey(h, sequence), b}, nil
+}
+
+// openRecord splits a stored record into when it was made, its size and its JSON.
+func openRecord(b []byte) (created time.Time, size int, text []byte) {
+	ms, n := binary.Varint(b)
+	return time.UnixMilli(ms), int(binary.BigEndian.Uint32(b[n:])), b[n+4:]
+}
+
+// appendSequence appends a sequence number as the service writes it: 21 digits.
+func appendSequence(b []byte, n uint64) []byte {
+	return fmt.Appendf(b, "1%020d", n)
+}
+
+// parseSequence reads a sequence number of any length that appendSequence could have
+// written.
+func parseSequence(s string) (uint64, bool) {
+	if len(s) != 21 || s[0] != '1' || !allDigits(s) {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s[1:], 10, 64)
+	return n, err == nil
+}
+
+func appendEventID(b []byte, seed, sequence uint64) []byte {
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:8], mix(seed^sequence))
+	binary.BigEndian.PutUint64(id[8:], mix(seed+sequence+1))
+	return hex.AppendEncode(b, id[:])
+}
+
+// iterator is the content of a shard iterator. It names a position and nothing else, so
+// any of them can be used again.
+type iterator struct {
+	stream, shard uint32
+	after         uint64 // the last number already read
+	horizon       bool   // from the oldest record there is, wherever that is when it is used
+	issued        int64  // epoch milliseconds
+}
+
+func (i iterator) String() string {
+	b := binary.BigEndian.AppendUint32(nil, i.stream)
+	b = binary.BigEndian.AppendUint32(b, i.shard)
+	b = binary.BigEndian.AppendUint64(b, i.after)
+	b = binary.BigEndian.AppendUint64(b, uint64(i.issued))
+	if i.horizon {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+func parseIterator(s string) (i iterator, ok bool) {
+	b, err := base64.StdEncoding.DecodeString(s)
+	if err != nil || len(b) != 25 {
+		return i, false
+	}
+	return iterator{
+		stream:  binary.BigEndian.Uint32(b),
+		shard:   binary.BigEndian.Uint32(b[4:]),
+		after:   binary.BigEndian.Uint64(b[8:]),
+		issued:  int64(binary.BigEndian.Uint64(b[16:])),
+		horizon: b[24] == 1,
+	}, true
+}
