@@ -44,7 +44,7 @@ type OnModify string
 const (
 	ModifyChanges OnModify = "changes" // a row of the changes table (default)
 	ModifyRow     OnModify = "row"     // a row of the readings table
-	ModifyReject  OnModify = "reject"  // a quarantined record
+	ModifyReject  OnModify = "reject"  // in no table: refused and counted
 )
 
 // Keys are the primary key of the DynamoDB table.

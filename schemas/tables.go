@@ -155,7 +155,8 @@ func (c *Contract) keyColumns() []Column {
 	var columns []Column
 	for _, col := range c.Columns {
 		if col.Key != "" || slices.Contains(c.Keys.Attributes(), col.Attribute) {
-			columns = append(columns, col)
+			// A deleted item's key need not fit the pattern, and its deletion counts nonetheless.
+			columns = append(columns, nullable(col))
 		}
 	}
 	return columns

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -93,14 +94,79 @@ func (l *Lake) Close() error { return l.db.Close() }
 
 // Query runs one SELECT, with a value for each question mark in it.
 func (l *Lake) Query(ctx context.Context, query string, args ...any) (*Result, error) {
+	rows, err := l.Rows(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return rows.collect()
+}
+
+// Rows runs one SELECT as Query does, for answers that are better not held as a whole. The
+// caller reads them to the end or closes them.
+func (l *Lake) Rows(ctx context.Context, query string, args ...any) (*Rows, error) {
 	if err := l.checkSelect(ctx, query); err != nil {
 		return nil, fmt.Errorf("query lake: %w", oneLine(ctx, err))
 	}
-	result, err := l.query(ctx, query, args)
+	rows, err := l.rows(ctx, query, args)
 	if err != nil {
 		return nil, fmt.Errorf("query lake: %w", oneLine(ctx, err))
 	}
-	return result, nil
+	return rows, nil
+}
+
+// Rows are the rows of an answer, one at a time.
+type Rows struct {
+	Columns  []ResultColumn
+	ctx      context.Context // of the query, for what an error means
+	rows     *sql.Rows
+	pointers []any
+}
+
+// Next returns the next row, with values as in a Result, or io.EOF.
+func (r *Rows) Next() ([]any, error) {
+	row, err := r.next()
+	if err != nil && err != io.EOF {
+		return nil, fmt.Errorf("query lake: %w", oneLine(r.ctx, err))
+	}
+	return row, err
+}
+
+func (r *Rows) next() ([]any, error) {
+	if !r.rows.Next() {
+		if err := errors.Join(r.rows.Err(), r.rows.Close()); err != nil {
+			return nil, err
+		}
+		return nil, io.EOF
+	}
+	row := make([]any, len(r.pointers))
+	for i := range row {
+		r.pointers[i] = &row[i]
+	}
+	if err := r.rows.Scan(r.pointers...); err != nil {
+		return nil, err
+	}
+	for i, v := range row {
+		row[i] = plain(v)
+	}
+	return row, nil
+}
+
+// Close ends the query, whether or not all rows were read.
+func (r *Rows) Close() error { return r.rows.Close() }
+
+func (r *Rows) collect() (*Result, error) {
+	defer r.Close()
+	result := &Result{Columns: r.Columns}
+	for {
+		row, err := r.Next()
+		if err == io.EOF {
+			return result, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		result.Rows = append(result.Rows, row)
+	}
 }
 
 // oneLine takes the excerpt of the statement, with its caret, off an error of DuckDB. An end
@@ -144,35 +210,30 @@ func (l *Lake) checkSelect(ctx context.Context, query string) error {
 	return nil
 }
 
-func (l *Lake) query(ctx context.Context, query string, args []any) (*Result, error) {
+// rows runs what need not be checked.
+func (l *Lake) rows(ctx context.Context, query string, args []any) (*Rows, error) {
 	rows, err := l.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
 	types, err := rows.ColumnTypes()
+	if err != nil {
+		return nil, errors.Join(err, rows.Close())
+	}
+	r := &Rows{ctx: ctx, rows: rows, pointers: make([]any, len(types))}
+	for _, t := range types {
+		r.Columns = append(r.Columns, ResultColumn{Name: t.Name(), Type: t.DatabaseTypeName()})
+	}
+	return r, nil
+}
+
+// query collects the rows of what need not be checked.
+func (l *Lake) query(ctx context.Context, query string, args []any) (*Result, error) {
+	rows, err := l.rows(ctx, query, args)
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{}
-	for _, t := range types {
-		result.Columns = append(result.Columns, ResultColumn{Name: t.Name(), Type: t.DatabaseTypeName()})
-	}
-	values, pointers := make([]any, len(types)), make([]any, len(types))
-	for i := range values {
-		pointers[i] = &values[i]
-	}
-	for rows.Next() {
-		if err := rows.Scan(pointers...); err != nil {
-			return nil, err
-		}
-		row := make([]any, len(values))
-		for i, v := range values {
-			row[i] = plain(v)
-		}
-		result.Rows = append(result.Rows, row)
-	}
-	return result, rows.Err()
+	return rows.collect()
 }
 
 // plain turns a value of the driver into one of those that Result promises.

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -426,6 +427,33 @@ func TestResultValues(t *testing.T) {
 		r := query(t, l, "SELECT "+sql)
 		if got := r.Rows[0][0]; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s is %#v, want %#v", sql, got, want)
+		}
+	}
+}
+
+func TestRowsComeOneAtATimeAndCanBeLeft(t *testing.T) {
+	l := open(t, twoDays(t), tables(t, "device_telemetry"))
+	rows, err := l.Rows(t.Context(), "SELECT battery_pct FROM device_telemetry WHERE dt >= ? ORDER BY event_ts DESC", "2026-11-29")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := rows.Next()
+	if err != nil || !reflect.DeepEqual(first, []any{"79.50"}) || rows.Columns[0].Type != "DECIMAL(5,2)" {
+		t.Errorf("%v, %v, columns %v", first, err, rows.Columns)
+	}
+	// A row stays what it is when the next is read.
+	if _, err := rows.Next(); err != nil || first[0] != "79.50" {
+		t.Errorf("%v, %v", first, err)
+	}
+	if err := rows.Close(); err != nil {
+		t.Error(err)
+	}
+	if rows, err = l.Rows(t.Context(), "SELECT 1 WHERE false"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if row, err := rows.Next(); err != io.EOF {
+			t.Errorf("after the last row: %v, %v", row, err)
 		}
 	}
 }

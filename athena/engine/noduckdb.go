@@ -22,5 +22,19 @@ func (*Lake) Query(context.Context, string, ...any) (*Result, error) {
 	return nil, fmt.Errorf("query lake: %w", ErrNoDuckDB)
 }
 
+// Rows fails as Query does.
+func (*Lake) Rows(context.Context, string, ...any) (*Rows, error) {
+	return nil, fmt.Errorf("query lake: %w", ErrNoDuckDB)
+}
+
+// Rows are those of an answer, of which there is none in this build.
+type Rows struct{ Columns []ResultColumn }
+
+// Next fails: there are no Rows to call it on.
+func (*Rows) Next() ([]any, error) { return nil, ErrNoDuckDB }
+
+// Close does nothing.
+func (*Rows) Close() error { return nil }
+
 // Close does nothing.
 func (*Lake) Close() error { return nil }
