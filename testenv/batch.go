@@ -3,10 +3,10 @@ package testenv
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -109,7 +109,10 @@ func (c *call) batchGetItem() ([]byte, error) {
 				return nil, invalid("Provided list of item keys contains duplicates")
 			}
 			seen[g.key] = true
-			stored, ok := c.db.store.get(g.key)
+			stored, err := c.db.store.get(g.key)
+			if err != nil {
+				return nil, err
+			}
 			if n := storedSize(stored); size+n > maxBatch {
 				it, err := decodeItem(&keys[j])
 				if err != nil {
@@ -120,7 +123,7 @@ func (c *call) batchGetItem() ([]byte, error) {
 			}
 			size += storedSize(stored)
 			used[t] += readUnits(storedSize(stored), req.flag("ConsistentRead"))
-			if !ok {
+			if stored == nil {
 				continue
 			}
 			text, err := g.text(stored)
@@ -174,49 +177,59 @@ const (
 	tokenLife           = 10 * time.Minute
 )
 
-// tokens remembers the client request tokens of transactions that succeeded.
-type tokens struct {
-	mu    sync.Mutex
-	known map[string]token
-	queue []string // oldest first
-}
+// Client request tokens of transactions that succeeded stay in the store for ten minutes.
+// They are written with the transaction: one that is known by its token was applied.
 
-type token struct {
-	hash    [sha256.Size]byte // of the request's canonical form
-	expires time.Time
-}
+func requestTokenKey(id string) string { return string(spaceToken) + id }
 
-// seen says whether a transaction with this token succeeded; an error says that it was
+// tokenSeen says whether a transaction with this token succeeded; an error says that it was
 // another one.
-func (t *tokens) seen(id string, hash [sha256.Size]byte, now time.Time) (bool, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k, ok := t.known[id]
-	if id == "" || !ok || !now.Before(k.expires) {
+func (db *database) tokenSeen(id string, hash [sha256.Size]byte, now time.Time) (bool, error) {
+	if id == "" {
 		return false, nil
 	}
-	if k.hash != hash {
+	v, err := db.store.get(requestTokenKey(id))
+	if err != nil || v == nil || now.UnixMilli() >= int64(binary.BigEndian.Uint64(v)) {
+		return false, err
+	}
+	if [sha256.Size]byte(v[8:]) != hash {
 		return false, failure("IdempotentParameterMismatchException", "Idempotent parameters mismatch for client request token "+id)
 	}
 	return true, nil
 }
 
-func (t *tokens) remember(id string, hash [sha256.Size]byte, now time.Time) {
+// tokenWrites are what remembers a token; hash is of the request's canonical form.
+func tokenWrites(id string, hash [sha256.Size]byte, now time.Time) []write {
 	if id == "" {
-		return
+		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.known == nil {
-		t.known = make(map[string]token)
+	expires := binary.BigEndian.AppendUint64(nil, uint64(now.Add(tokenLife).UnixMilli()))
+	return []write{
+		{key: requestTokenKey(id), value: append(slices.Clone(expires), hash[:]...)},
+		{key: string(spaceTokenExpiry) + string(expires) + id, value: []byte{}},
 	}
-	for len(t.queue) > 0 && !now.Before(t.known[t.queue[0]].expires) {
-		delete(t.known, t.queue[0])
-		t.queue = t.queue[1:]
-	}
-	id = strings.Clone(id)
-	t.known[id] = token{hash, now.Add(tokenLife)}
-	t.queue = append(t.queue, id)
+}
+
+// forgetTokens deletes the tokens that expired before now.
+func (db *database) forgetTokens(now time.Time) error {
+	from := string(spaceTokenExpiry)
+	to := from + string(binary.BigEndian.AppendUint64(nil, uint64(now.UnixMilli())))
+	return db.pages(from, to, func(keys []string) error {
+		writes := make([]write, 0, 2*len(keys))
+		for _, key := range keys {
+			writes = append(writes, write{key: key})
+			id := requestTokenKey(key[1+8:])
+			v, err := db.store.get(id)
+			if err != nil {
+				return err
+			}
+			// A token that was used again has another expiry, and waits for that.
+			if v != nil && string(v[:8]) == key[1:1+8] {
+				writes = append(writes, write{key: id})
+			}
+		}
+		return db.store.apply(writes)
+	})
 }
 
 func (c *call) transactWriteItems() ([]byte, error) {
@@ -253,15 +266,14 @@ func (c *call) transactWriteItems() ([]byte, error) {
 	// Requests that share a token name the same items or are a mismatch, so the second
 	// waits here for the first.
 	defer c.db.lock(keys...)()
-	done, err := c.db.tokens.seen(id, hash, c.now)
+	done, err := c.db.tokenSeen(id, hash, c.now)
 	if err != nil {
 		return nil, err
 	}
 	if !done {
-		if err := c.transact(ms); err != nil {
+		if err := c.transact(ms, tokenWrites(id, hash, c.now)); err != nil {
 			return nil, err
 		}
-		c.db.tokens.remember(id, hash, c.now)
 	}
 	used := make(units)
 	for _, m := range ms {
@@ -276,8 +288,9 @@ func (c *call) transactWriteItems() ([]byte, error) {
 	return o.done(), nil
 }
 
-// transact runs the mutations, whose items are locked, and applies all or none.
-func (c *call) transact(ms []*mutation) error {
+// transact runs the mutations, whose items are locked, and applies all or none, together
+// with further writes.
+func (c *call) transact(ms []*mutation, further []write) error {
 	reasons := make([]*apiError, len(ms))
 	changes := make([]*change, 0, len(ms))
 	failed, size := false, 0
@@ -300,7 +313,7 @@ func (c *call) transact(ms []*mutation) error {
 	if size > maxTransactionBytes {
 		return invalid("Collection size exceeded: the items of a transaction must not exceed 4 MB")
 	}
-	return c.db.commitChanges(changes...)
+	return c.db.commitChanges(further, changes...)
 }
 
 // cancelled reports why a transaction was not applied, one reason for each item.
@@ -357,9 +370,12 @@ func (c *call) transactGetItems() ([]byte, error) {
 	defer c.db.lock(keys...)()
 	size := 0
 	for i, g := range getters {
-		stored, ok := c.db.store.get(g.key)
+		stored, err := c.db.store.get(g.key)
+		if err != nil {
+			return nil, err
+		}
 		var o jsonObject
-		if ok {
+		if stored != nil {
 			text, err := g.text(stored)
 			if err != nil {
 				return nil, err

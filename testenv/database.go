@@ -41,14 +41,15 @@ type database struct {
 	streams map[string]*stream // by ARN
 	order   []*stream          // as created
 
-	tokens tokens
+	rebuild sync.Mutex // held while the expiries of a table are rebuilt, before all others
+	forgot  time.Time  // when expired tokens were last looked for
 }
 
-func newDatabase(opt Options, ids *ids) *database {
+func newDatabase(opt Options, ids *ids, store store) *database {
 	return &database{
 		opt:     opt,
 		ids:     ids,
-		store:   newMemoryStore(),
+		store:   store,
 		tables:  make(map[string]*table),
 		streams: make(map[string]*stream),
 	}
@@ -262,9 +263,9 @@ func (c *change) old() (item, error) {
 	return c.oldItem, nil
 }
 
-// commitChanges applies the changes and writes their stream records, all at once. The
-// caller holds the stripes of the items.
-func (db *database) commitChanges(changes ...*change) error {
+// commitChanges applies the changes and writes their stream records and what else is to be
+// written with them, all at once. The caller holds the stripes of the items.
+func (db *database) commitChanges(further []write, changes ...*change) error {
 	effective := make([]*change, 0, len(changes))
 	for _, c := range changes {
 		if !c.same() {
@@ -272,36 +273,72 @@ func (db *database) commitChanges(changes ...*change) error {
 		}
 	}
 	if len(effective) == 0 {
-		return nil
+		return db.store.apply(further)
 	}
 	db.commit.Lock()
 	defer db.commit.Unlock()
 	// Read under the lock, so that the records of a shard never go back in time.
 	now := db.opt.Clock.Now()
-	writes := make([]write, 0, 4*len(effective))
-	var err error
-	for _, c := range effective {
-		if c.table.deleted {
-			return notFound("Requested resource not found: Table: " + c.table.name + " not found")
-		}
-		if writes, err = c.appendWrites(writes); err != nil {
-			return err
-		}
-		if s := c.table.stream; s != nil {
-			w, err := s.record(c, now)
-			if err != nil {
-				return err
-			}
-			writes = append(writes, w)
-		}
+	writes := append(make([]write, 0, 4*len(effective)+len(further)), further...)
+	undo := keepSequences(effective)
+	writes, err := db.appendChanges(writes, effective, now)
+	if err == nil {
+		err = db.store.apply(writes)
 	}
-	if err := db.store.apply(writes); err != nil {
+	if err != nil {
+		undo()
 		return err
 	}
 	for _, c := range effective {
 		c.count()
 	}
 	return nil
+}
+
+// keepSequences returns what gives the streams the sequence numbers back that were drawn
+// for nothing. A number that no restart knows of must not be in anybody's hands, and a
+// LATEST iterator carries the last one.
+func keepSequences(changes []*change) (undo func()) {
+	type last struct {
+		stream   *stream
+		sequence uint64
+	}
+	kept := make([]last, 0, 1)
+	for _, c := range changes {
+		s := c.table.stream
+		if s != nil && !slices.ContainsFunc(kept, func(l last) bool { return l.stream == s }) {
+			kept = append(kept, last{s, s.sequence})
+		}
+	}
+	return func() {
+		for _, l := range kept {
+			l.stream.sequence = l.sequence
+		}
+	}
+}
+
+// appendChanges appends all that changes write; the caller holds commit.
+func (db *database) appendChanges(writes []write, effective []*change, now time.Time) ([]write, error) {
+	var err error
+	for _, c := range effective {
+		if c.table.deleted {
+			return nil, notFound("Requested resource not found: Table: " + c.table.name + " not found")
+		}
+		if writes, err = c.appendWrites(writes); err != nil {
+			return nil, err
+		}
+		if s := c.table.stream; s != nil {
+			w, err := s.record(c, now)
+			if err != nil {
+				return nil, err
+			}
+			writes = append(writes, w)
+		}
+	}
+	if db.opt.Durable {
+		writes = appendCounts(writes, effective)
+	}
+	return writes, nil
 }
 
 // same says whether the change changes nothing: then nothing is written and the stream
@@ -315,22 +352,28 @@ func (c *change) same() bool {
 
 // count keeps the table's statistics; the caller holds commit.
 func (c *change) count() {
+	items, bytes := c.difference()
+	c.table.items += items
+	c.table.bytes += bytes
+}
+
+// difference returns what the change adds to the table's items and bytes.
+func (c *change) difference() (items, bytes int64) {
 	if c.before != nil {
 		size, _ := openStored(c.before)
-		c.table.items--
-		c.table.bytes -= int64(size)
+		items, bytes = items-1, bytes-int64(size)
 	}
 	if c.after != nil {
 		size, _ := openStored(c.after)
-		c.table.items++
-		c.table.bytes += int64(size)
+		items, bytes = items+1, bytes+int64(size)
 	}
+	return items, bytes
 }
 
 // appendWrites appends what the change does to the table, its indexes and its expiries;
 // the caller holds commit.
 func (c *change) appendWrites(ws []write) ([]write, error) {
-	ws = append(ws, write{c.key, c.after})
+	ws = append(ws, write{key: c.key, value: c.after})
 	ttl := c.table.ttl.Load()
 	if len(c.table.indexes) == 0 && ttl == nil {
 		return ws, nil
@@ -342,19 +385,19 @@ func (c *change) appendWrites(ws []write) ([]write, error) {
 	for _, x := range c.table.indexes {
 		was, is := x.entryKey(old, c.key), x.entryKey(c.newItem, c.key)
 		if was != "" && was != is {
-			ws = append(ws, write{was, nil})
+			ws = append(ws, write{key: was})
 		}
 		if is != "" {
-			ws = append(ws, write{is, x.entry(c.newItem, c.after)})
+			ws = append(ws, write{key: is, value: x.entry(c.newItem, c.after)})
 		}
 	}
 	if ttl != nil {
 		was, is := expiryKey(c.table.id, *ttl, old, c.key), expiryKey(c.table.id, *ttl, c.newItem, c.key)
 		if was != "" && was != is {
-			ws = append(ws, write{was, nil})
+			ws = append(ws, write{key: was})
 		}
 		if is != "" && was != is {
-			ws = append(ws, write{is, []byte{}})
+			ws = append(ws, write{key: is, value: []byte{}})
 		}
 	}
 	return ws, nil

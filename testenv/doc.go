@@ -8,7 +8,7 @@
 //
 //	env, err := testenv.Open(testenv.Options{Dir: dir})
 //	db := dynamodb.NewFromConfig(env.AWSConfig())   // in process, no sockets
-//	http.ListenAndServe(addr, env)                  // AWS_ENDPOINT_URL=http://addr
+//	env.Serve(ctx, listener)                        // AWS_ENDPOINT_URL=http://127.0.0.1:port
 //
 // The in-process transport runs the handlers in the caller's goroutine and starts none,
 // so it works inside a testing/synctest bubble. All time comes from one Clock: with a
@@ -28,7 +28,7 @@
 // Tables are active at once. Reads see everything written before them, also on
 // indexes. Each page of a Query or Scan is one state of the table. A transaction locks
 // the items it touches and no others; where the service cancels one of two that meet,
-// here the later waits. Items live in memory as encoded bytes.
+// here the later waits. Items live in memory, or on disk, as encoded bytes.
 //
 // Not there: local secondary indexes, changes of global ones, the legacy parameters
 // (Expected, KeyConditions, …), PartiQL, backups and exports, global tables, throttling.
@@ -54,4 +54,27 @@
 //
 // Firehose joins the payloads of records without a delimiter and delivers them by its
 // buffering hints to S3, whose objects are files under Options.Dir.
+//
+// # On disk
+//
+// With Options.Durable everything is under Dir: the objects in s3 and s3-meta, all else in
+// the key-value store db. What was acknowledged, and what was read, is there after the
+// process was killed at any moment; with Options.Sync after a power cut too. An Env opened
+// on the folder goes on: with the same tables, records, iterators and request tokens, with
+// new ids and higher sequence numbers, and with Firehose's buffers, each of which is
+// delivered under a name that is stored first. A buffer is delivered twice only if its
+// object was removed in the moment between its appearing and the kill. Parts of
+// multipart uploads are kept as well; that is no promise. The memory it takes depends on
+// Options.CacheBytes and on what Firehose has not delivered, not on the number of items.
+//
+// When the disk is full, what writes is refused (InternalServerError, InternalFailure or
+// InternalError, status 500) and what reads is answered; nothing acknowledged is lost, and
+// when there is space again it goes on by itself: it looks a few times a second. For that it
+// sets 32 MiB aside in the file db-reserve. Should another process take those too, requests
+// wait instead. Deleting objects makes room at once; deleting items is refused like all that
+// writes. A disk that fails otherwise (EIO) ends the store: every request fails, Run
+// returns, or the process ends with a message, and the next process recovers it.
+//
+// Run and Serve are for an Env that is a process of its own: they make time pass and
+// answer over HTTP, on loopback only.
 package testenv

@@ -28,8 +28,21 @@ type Options struct {
 	Seed uint64
 	// Firehose says how delivery groups and repeats records.
 	Firehose FirehoseBehaviour
-	// Sync makes S3 objects durable (fsync) before a write is acknowledged.
+	// Durable keeps everything under Dir, not only S3's objects: tables, streams and
+	// delivery streams with what they hold. An Env opened again on Dir goes on where the
+	// one before it was closed or killed. One Env at a time can have Dir open so; one that
+	// is not durable sees the objects only.
+	Durable bool
+	// CacheBytes bounds the memory a durable Env takes for what it has on disk: that
+	// much for blocks it has read, and at most as much for what it has yet to write
+	// into tables. Default 256 MiB.
+	CacheBytes int64
+	// Sync makes writes outlive the machine's power (fsync) before they are acknowledged,
+	// not only the process.
 	Sync bool
+
+	// fault is asked before a durable Env changes a file of its store.
+	fault func(op, path string) error
 }
 
 // Defaults of Options.
@@ -38,22 +51,25 @@ const (
 	DefaultAccount      = "000000000000"
 	DefaultStreamShards = 4
 	DefaultShardLife    = 4 * time.Hour
+	DefaultCacheBytes   = 256 << 20
 )
 
 // An Env is one AWS account in one region: DynamoDB, DynamoDB Streams, Firehose and
 // S3. It is an http.Handler and an http.RoundTripper's other end; it starts no
-// goroutines. Safe for concurrent use.
+// goroutines, except that the store of a durable one does. Safe for concurrent use.
 type Env struct {
 	opt      Options
 	clock    Clock
 	ids      *ids
+	store    store
 	db       *database
 	s3       *s3Server
 	firehose *firehose
 }
 
-// Open returns an Env whose tables, streams and delivery streams are empty; objects
-// that Dir already holds are there. An error means that Dir cannot be used.
+// Open returns an Env with the objects that Dir holds. Of a durable one everything else is
+// there too; otherwise tables, streams and delivery streams are empty. An error means that
+// Dir cannot be used, or not by this program or this account, and says what to do.
 func Open(opt Options) (*Env, error) {
 	if opt.Dir == "" {
 		return nil, errors.New("open test environment: Options.Dir is empty: name a folder for S3's objects")
@@ -73,20 +89,59 @@ func Open(opt Options) (*Env, error) {
 	if opt.ShardLife == 0 {
 		opt.ShardLife = DefaultShardLife
 	}
+	if opt.CacheBytes <= 0 {
+		opt.CacheBytes = DefaultCacheBytes
+	}
 	dir := filepath.Join(opt.Dir, "s3")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("open test environment: %w", err)
 	}
 	e := &Env{opt: opt, clock: opt.Clock, ids: newIDs(opt.Seed)}
 	e.s3 = newS3(dir, e.clock, opt.Sync, e.ids)
-	e.firehose = newFirehose(e.clock, e.s3, e.ids, opt.Firehose, opt.Region, opt.Account)
-	e.db = newDatabase(opt, e.ids)
+	if !opt.Durable {
+		e.store = newMemoryStore()
+		e.firehose = newFirehose(opt, e.s3, nil, e.ids)
+		e.db = newDatabase(opt, e.ids, e.store)
+		return e, nil
+	}
+	if err := e.openDurable(); err != nil {
+		return nil, fmt.Errorf("open test environment: %w", err)
+	}
 	return e, nil
 }
 
-// Close releases what the Env holds. Records that Firehose has buffered and not
-// delivered are gone, as are all tables; objects stay in Dir.
-func (e *Env) Close() error { return nil }
+// openDurable opens the store and reads from it what the Env keeps in memory.
+func (e *Env) openDurable() error {
+	disk, err := openDiskStore(e.opt.Dir, diskOptions{sync: e.opt.Sync, cache: e.opt.CacheBytes, fault: e.opt.fault})
+	if err != nil {
+		return err
+	}
+	e.store = disk
+	stored, err := readEnv(disk, e.opt)
+	if err == nil {
+		e.ids.restart(e.opt.Seed, stored.Opened)
+		e.firehose = newFirehose(e.opt, e.s3, disk, e.ids)
+		e.db = newDatabase(e.opt, e.ids, disk)
+		err = e.db.load()
+	}
+	if err == nil {
+		err = e.firehose.load()
+	}
+	if err != nil {
+		return errors.Join(err, disk.close())
+	}
+	return nil
+}
+
+// Close releases what the Env holds. Objects stay in Dir, and of a durable Env everything
+// else; requests to it fail from then on. Of another Env the tables are gone, as are records
+// that Firehose has buffered and not delivered.
+func (e *Env) Close() error {
+	if err := e.store.close(); err != nil {
+		return fmt.Errorf("close test environment: %w", err)
+	}
+	return nil
+}
 
 // Tick does everything that is due at the clock's time: Firehose deliveries, the
 // rotation of shards and the trimming of streams. Every request ticks first, so a

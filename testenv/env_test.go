@@ -23,6 +23,9 @@ import (
 	"telemetrylake/testenv"
 )
 
+// onDisk makes every test open a durable Env: TestAllOfThisHoldsOnDisk sets it.
+var onDisk = os.Getenv("TESTENV_ON_DISK") != ""
+
 // start is where the tests' clocks begin.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -37,7 +40,7 @@ type world struct {
 func open(t testing.TB, change ...func(*testenv.Options)) *world {
 	t.Helper()
 	clock := testenv.NewManualClock(start)
-	opt := testenv.Options{Dir: t.TempDir(), Clock: clock, Seed: 1, ShardLife: -1}
+	opt := testenv.Options{Dir: t.TempDir(), Clock: clock, Seed: 1, ShardLife: -1, Durable: onDisk}
 	for _, f := range change {
 		f(&opt)
 	}
@@ -45,7 +48,11 @@ func open(t testing.TB, change ...func(*testenv.Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { env.Close() })
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	cfg := env.AWSConfig()
 	return &world{env: env, clock: clock, db: dynamodb.NewFromConfig(cfg), streams: dynamodbstreams.NewFromConfig(cfg)}
 }

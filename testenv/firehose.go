@@ -45,6 +45,7 @@ import (
 type firehose struct {
 	clock   Clock
 	store   *s3Server
+	kv      store // of a durable Env, else nil
 	ids     *ids
 	b       FirehoseBehaviour
 	region  string
@@ -56,6 +57,7 @@ type firehose struct {
 
 	mu      sync.Mutex
 	streams map[string]*deliveryStream
+	nextID  uint32 // last id of a durable delivery stream
 }
 
 // FirehoseBehaviour is what Firehose is free to do and a test wants to choose. Each
@@ -100,6 +102,9 @@ type buffer struct {
 	records int
 	oldest  time.Time // arrival of its first record
 	key     string    // chosen at the first attempt to deliver, kept for the next ones
+
+	number    uint64 // among the stream's
+	delivered bool   // and only not forgotten yet
 }
 
 type deliveryStream struct {
@@ -109,11 +114,18 @@ type deliveryStream struct {
 	later  [][]byte // copies that go to a later object than their records
 	copies int      // made so far; every second one is for later
 	stats  FirehoseStats
+	retry  time.Time // no delivery before, after the disk was full
+
+	nextBuffer uint64
+	durable    bool
+	id         uint32  // of a durable one
+	writes     []write // what is to be stored, of a durable one
 }
 
-func newFirehose(clock Clock, store *s3Server, ids *ids, b FirehoseBehaviour, region, account string) *firehose {
+// newFirehose returns a Firehose that keeps its streams in kv, nil for memory.
+func newFirehose(opt Options, store *s3Server, kv store, ids *ids) *firehose {
 	f := &firehose{
-		clock: clock, store: store, ids: ids, b: b, region: region, account: account,
+		clock: opt.Clock, store: store, kv: kv, ids: ids, b: opt.Firehose, region: opt.Region, account: opt.Account,
 		streams: map[string]*deliveryStream{},
 	}
 	f.due.Store(never)
@@ -230,7 +242,13 @@ func (f *firehose) putRecord(in putRecordIn) (putRecordOut, error) {
 	if err != nil {
 		return putRecordOut{}, err
 	}
+	undo := ds.keep()
 	f.accept(ds, in.Record.Data)
+	if err := f.commit(ds); err != nil {
+		undo()
+		f.schedule()
+		return putRecordOut{}, err
+	}
 	return putRecordOut{RecordId: f.ids.hex(64)}, nil
 }
 
@@ -275,6 +293,7 @@ func (f *firehose) putRecordBatch(in putRecordBatchIn) (putRecordBatchOut, error
 	if err != nil {
 		return out, err
 	}
+	undo := ds.keep()
 	for _, r := range in.Records {
 		if f.b.Fail != nil && f.b.Fail() {
 			out.FailedPutCount++
@@ -284,6 +303,11 @@ func (f *firehose) putRecordBatch(in putRecordBatchIn) (putRecordBatchOut, error
 		}
 		f.accept(ds, r.Data)
 		out.RequestResponses = append(out.RequestResponses, putEntry{RecordId: f.ids.hex(64)})
+	}
+	if err := f.commit(ds); err != nil {
+		undo()
+		f.schedule()
+		return out, err
 	}
 	return out, nil
 }
@@ -320,8 +344,7 @@ func (f *firehose) accept(ds *deliveryStream, data []byte) {
 				f.append(ds, data, now)
 			} else { // the record closed its buffer
 				last := ds.closed[len(ds.closed)-1]
-				last.data.Write(data)
-				last.records++
+				ds.add(last, data)
 			}
 		}
 	}
@@ -333,8 +356,7 @@ func (f *firehose) append(ds *deliveryStream, data []byte, now time.Time) {
 		ds.openLater(now)
 	}
 	b := ds.open
-	b.data.Write(data)
-	b.records++
+	ds.add(b, data)
 	if b.data.Len() >= ds.size || f.b.Close != nil && f.b.Close(b.records, b.data.Len()) {
 		ds.close()
 	}
@@ -342,15 +364,17 @@ func (f *firehose) append(ds *deliveryStream, data []byte, now time.Time) {
 
 // openLater opens a buffer with the copies that waited for a later object.
 func (ds *deliveryStream) openLater(now time.Time) {
-	ds.open = &buffer{oldest: now}
+	ds.open = &buffer{oldest: now, number: ds.nextBuffer}
+	ds.nextBuffer++
+	ds.note(ds.open, false)
 	for _, copied := range ds.later {
-		ds.open.data.Write(copied)
-		ds.open.records++
+		ds.add(ds.open, copied)
 	}
 	ds.later = nil
 }
 
 func (ds *deliveryStream) close() {
+	ds.note(ds.open, true)
 	ds.closed = append(ds.closed, ds.open)
 	ds.open = nil
 }
@@ -411,6 +435,7 @@ func (f *firehose) flush() {
 			ds.openLater(now)
 			ds.close()
 		}
+		ds.retry = time.Time{}
 		f.deliver(ds, now)
 	}
 	f.schedule()
@@ -418,28 +443,56 @@ func (f *firehose) flush() {
 
 // deliver writes a stream's closed buffers to S3 and keeps those that S3 refuses.
 func (f *firehose) deliver(ds *deliveryStream, now time.Time) {
+	if now.Before(ds.retry) {
+		return
+	}
 	var kept []*buffer
 	for _, b := range ds.closed {
-		if b.key == "" {
-			b.key = ds.objectKey(b.oldest, f.ids)
-		}
-		var err error
-		if f.b.Deliver != nil {
-			err = f.b.Deliver(ds.bucket, b.key)
-		}
-		if err == nil && b.data.Len() > 0 { // records without data make no object
-			err = f.store.putBytes(ds.bucket, b.key, b.data.Bytes())
-		}
+		err := f.deliverOne(ds, b)
 		switch {
-		case err == nil && b.data.Len() > 0:
-			ds.stats.Objects++
-			ds.stats.Bytes += b.data.Len()
 		case err == nil:
-		case now.Sub(b.oldest) >= firehoseRetention:
+			continue
+		case !b.delivered && now.Sub(b.oldest) >= firehoseRetention:
+			lost := ds.stats.Lost
 			ds.stats.Lost += b.records
-		default:
-			kept = append(kept, b)
+			if f.forget(ds, b) == nil {
+				continue
+			}
+			ds.stats.Lost = lost
+		case isFull(err):
+			// Writing megabytes in vain at every request helps nobody.
+			ds.retry = now.Add(deliveryPause)
 		}
+		kept = append(kept, b)
 	}
 	ds.closed = kept
+}
+
+// deliveryPause is between two attempts to deliver to a full disk.
+const deliveryPause = time.Second
+
+func (f *firehose) deliverOne(ds *deliveryStream, b *buffer) error {
+	if b.key == "" {
+		b.key = ds.objectKey(b.oldest, f.ids)
+		before := len(ds.writes)
+		ds.note(b, true)
+		if err := f.commit(ds); err != nil {
+			b.key, ds.writes = "", ds.writes[:before]
+			return err
+		}
+	}
+	if !b.delivered {
+		if f.b.Deliver != nil {
+			if err := f.b.Deliver(ds.bucket, b.key); err != nil {
+				return err
+			}
+		}
+		if b.data.Len() > 0 { // records without data make no object
+			if err := f.store.putBytes(ds.bucket, b.key, b.data.Bytes()); err != nil {
+				return err
+			}
+		}
+		ds.delivered(b)
+	}
+	return f.forget(ds, b)
 }

@@ -104,6 +104,9 @@ func (f *firehose) create(in createIn) (createOut, error) {
 	if f.streams[name] != nil {
 		return createOut{}, &firehoseError{"ResourceInUseException", fmt.Sprintf("Firehose %s under accountId %s already exists", name, f.account)}
 	}
+	if err := f.register(ds); err != nil {
+		return createOut{}, err
+	}
 	f.streams[name] = ds
 	return createOut{ds.arn}, nil
 }
@@ -308,7 +311,11 @@ func (f *firehose) list(in listStreamsIn) (listStreamsOut, error) {
 func (f *firehose) delete(in streamIn) (struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.find(in.DeliveryStreamName); err != nil {
+	ds, err := f.find(in.DeliveryStreamName)
+	if err != nil {
+		return struct{}{}, err
+	}
+	if err := f.unregister(ds); err != nil {
 		return struct{}{}, err
 	}
 	delete(f.streams, in.DeliveryStreamName)

@@ -97,6 +97,7 @@ func TestFirehoseListsAndDeletesStreams(t *testing.T) {
 	for i := range 12 {
 		_, err := c.CreateDeliveryStream(t.Context(), &awsfirehose.CreateDeliveryStreamInput{
 			DeliveryStreamName: aws.String(fmt.Sprintf("s%02d", i)),
+			//lint:ignore SA1019 older templates still send it, and it is served
 			S3DestinationConfiguration: &types.S3DestinationConfiguration{
 				BucketARN: aws.String("arn:aws:s3:::" + testBucket), RoleARN: aws.String("arn:aws:iam::000000000000:role/delivery")},
 		})

@@ -25,10 +25,7 @@ const testStream = "parts"
 func firehoseEnv(t *testing.T, b FirehoseBehaviour) (*Env, *ManualClock, *awsfirehose.Client, *s3.Client) {
 	t.Helper()
 	clock := NewManualClock(testTime)
-	env, err := Open(Options{Dir: t.TempDir(), Clock: clock, Firehose: b, Seed: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	env := openFor(t, Options{Dir: t.TempDir(), Clock: clock, Firehose: b, Seed: 7})
 	store := s3Client(env.AWSConfig())
 	if _, err := store.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String(testBucket)}); err != nil {
 		t.Fatal(err)
@@ -389,10 +386,7 @@ func TestFirehoseOverHTTPDeliversEachRecordOfManyWritersOnce(t *testing.T) {
 
 func TestFirehoseWorksInASynctestBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		env, err := Open(Options{Dir: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		env := openFor(t, Options{Dir: t.TempDir()})
 		store, c := s3Client(env.AWSConfig()), awsfirehose.NewFromConfig(env.AWSConfig())
 		if _, err := store.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String(testBucket)}); err != nil {
 			t.Fatal(err)

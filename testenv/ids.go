@@ -18,6 +18,17 @@ func newIDs(seed uint64) *ids {
 	return &ids{rng: rand.NewPCG(seed, 0x9e3779b97f4a7c15)}
 }
 
+// restart begins the sequence that belongs to the nth time of opening, so that none of
+// them repeats what an earlier one handed out.
+func (g *ids) restart(seed, n uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n > 1 {
+		seed = mix(seed ^ mix(n))
+	}
+	g.rng = rand.NewPCG(seed, 0x9e3779b97f4a7c15)
+}
+
 // uuid returns a random (version 4) UUID in its 36 character form.
 func (g *ids) uuid() string {
 	var b [16]byte

@@ -100,7 +100,10 @@ func (t *table) locate(n *node) (keyItem item, key string, hash uint64, err erro
 // run reads the old item, checks the condition and works out the new item. The item's
 // stripe is held. Nothing is written.
 func (m *mutation) run(db *database) error {
-	m.before, _ = db.store.get(m.key)
+	var err error
+	if m.before, err = db.store.get(m.key); err != nil {
+		return err
+	}
 	if m.condition != nil || m.kind == mutateUpdate {
 		old, err := m.old()
 		if err != nil {
@@ -187,7 +190,7 @@ func (c *call) apply(m *mutation) error {
 	if err := m.run(c.db); err != nil {
 		return err
 	}
-	return c.db.commitChanges(&m.change)
+	return c.db.commitChanges(nil, &m.change)
 }
 
 func (m *mutation) returnValues(o *jsonObject, want string) {
@@ -223,9 +226,12 @@ func (c *call) getItem() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	stored, ok := c.db.store.get(g.key)
+	stored, err := c.db.store.get(g.key)
+	if err != nil {
+		return nil, err
+	}
 	var o jsonObject
-	if ok {
+	if stored != nil {
 		text, err := g.text(stored)
 		if err != nil {
 			return nil, err

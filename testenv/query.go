@@ -188,7 +188,7 @@ func (r *reading) resume(at string) {
 func (c *call) read(r *reading) ([]byte, error) {
 	var page [][]byte
 	size, more := 0, false
-	c.db.store.scan(r.from, r.to, r.reverse, func(_ string, stored []byte) bool {
+	err := c.db.store.scan(r.from, r.to, r.reverse, func(_ string, stored []byte) bool {
 		// The page ends behind the item that reaches a limit, whether or not another
 		// follows: a reader learns that from an empty next page.
 		page = append(page, stored)
@@ -197,6 +197,9 @@ func (c *call) read(r *reading) ([]byte, error) {
 		more = size >= maxPage || len(page) == r.limit
 		return !more
 	})
+	if err != nil {
+		return nil, err
+	}
 	var items [][]byte
 	count := 0
 	for _, stored := range page {
@@ -335,7 +338,7 @@ func sortRange(s *keySchema, op string, vs []value) (low, high string, err error
 			return "", "", invalid("Invalid KeyConditionExpression: Incorrect operand type for operator or function; operator or function: begins_with, operand type: N")
 		}
 		p := string(appendEscaped(nil, vs[0].text))
-		if strings.Trim(p, "\xff") == "" {
+		if strings.Count(p, "\xff") == len(p) {
 			return p, "", nil // nothing sorts above what starts so
 		}
 		return p, after(p), nil

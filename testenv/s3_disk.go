@@ -51,6 +51,9 @@ type s3Object struct {
 
 func (o *s3Object) modified() time.Time { return o.info.ModTime().Truncate(time.Second) }
 
+// maxETags bounds the memory for ETags that are remembered.
+const maxETags = 1 << 16
+
 type etagOf struct {
 	modified time.Time
 	size     int64
@@ -320,6 +323,13 @@ func (s *s3Server) computeETag(o *s3Object) (string, error) {
 func (s *s3Server) rememberETag(o *s3Object) {
 	s.etagMu.Lock()
 	defer s.etagMu.Unlock()
+	if len(s.etags) >= maxETags {
+		for path := range s.etags { // any of them: reading a file again is the price
+			if delete(s.etags, path); len(s.etags) <= maxETags/2 {
+				break
+			}
+		}
+	}
 	s.etags[o.path] = etagOf{o.info.ModTime(), o.info.Size(), o.ETag}
 }
 
@@ -374,6 +384,14 @@ func (s *s3Server) syncDir(dir string) error {
 	}
 	defer f.Close()
 	return f.Sync()
+}
+
+// holds says whether an object of a size is there.
+func (s *s3Server) holds(bucket, key string, size int) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, err := s.lookup(bucket, key)
+	return err == nil && o != nil && o.info.Size() == int64(size)
 }
 
 // putBytes stores an object on behalf of another service of the Env.

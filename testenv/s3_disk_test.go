@@ -40,7 +40,7 @@ func TestS3KeepsCollidingAndOddKeysApart(t *testing.T) {
 		if n := len(filesBelow(t, filepath.Join(env.opt.Dir, "s3", testBucket))); n != len(keys) {
 			t.Fatalf("%d files for %d objects", n, len(keys))
 		}
-		if files := filesBelow(t, env.opt.Dir); len(files) != 2*len(keys) {
+		if files := s3Files(t, env); len(files) != 2*len(keys) {
 			t.Fatalf("%d files for %d objects with metadata", len(files), len(keys))
 		}
 		for _, i := range order {
@@ -52,7 +52,7 @@ func TestS3KeepsCollidingAndOddKeysApart(t *testing.T) {
 		if err != nil || len(entries) != 0 {
 			t.Fatalf("an empty bucket's folder holds %v, %v", entries, err)
 		}
-		if files := filesBelow(t, env.opt.Dir); len(files) != 0 {
+		if files := s3Files(t, env); len(files) != 0 {
 			t.Fatalf("files are left: %v", files)
 		}
 	}
@@ -77,10 +77,7 @@ func TestS3DoesNotShowWhatADeadWriterLeft(t *testing.T) {
 	if err := env.s3.writeSidecar(env.s3.sidecarPath(testBucket, "k", info), []byte(`{"key":"k","etag":"\"wrong\"","size":4}`)); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Open(env.opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := reopen(t, env)
 	c = s3Client(again.AWSConfig())
 	if got := listKeys(t, c, &s3.ListObjectsV2Input{}); len(got) != 1 {
 		t.Errorf("listed %q", got)
@@ -103,10 +100,7 @@ func TestS3KeepsMetadataAcrossRestartAndServesFilesPutIntoTheFolder(t *testing.T
 	if err := os.WriteFile(filepath.Join(env.opt.Dir, "s3", testBucket, "foreign"), []byte("foreign"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Open(env.opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := reopen(t, env)
 	c = s3Client(again.AWSConfig())
 	head, err := c.HeadObject(t.Context(), &s3.HeadObjectInput{Bucket: aws.String(testBucket), Key: aws.String("kept")})
 	if err != nil || head.Metadata["window"] != "3" {

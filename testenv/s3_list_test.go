@@ -214,10 +214,7 @@ func BenchmarkS3ListPageOf1000(b *testing.B) {
 }
 
 func benchmarkS3(b *testing.B, objects int, do func(c *s3.Client, n int) error) {
-	env, err := Open(Options{Dir: b.TempDir()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	env := openFor(b, Options{Dir: b.TempDir()})
 	c := s3.NewFromConfig(env.AWSConfig())
 	if _, err := c.CreateBucket(b.Context(), &s3.CreateBucketInput{Bucket: aws.String(testBucket)}); err != nil {
 		b.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,34 @@ var testTime = time.Date(2026, 11, 30, 12, 34, 56, 789e6, time.UTC)
 
 const testBucket = "lake-test"
 
+// onDisk makes every test open a durable Env: TestAllOfThisHoldsOnDisk sets it.
+var onDisk = os.Getenv("TESTENV_ON_DISK") != ""
+
+// openFor opens an Env and closes it when the test is over.
+func openFor(t testing.TB, opt Options) *Env {
+	t.Helper()
+	opt.Durable = opt.Durable || onDisk
+	env, err := Open(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return env
+}
+
+// reopen closes an Env and opens another one on its folder.
+func reopen(t testing.TB, env *Env) *Env {
+	t.Helper()
+	if err := env.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return openFor(t, env.opt)
+}
+
 // s3Client is a client with the checksums that the SDK's own configuration chain
 // turns on.
 func s3Client(cfg aws.Config, options ...func(*s3.Options)) *s3.Client {
@@ -41,10 +70,7 @@ func s3Client(cfg aws.Config, options ...func(*s3.Options)) *s3.Client {
 // s3Env is an Env with one bucket, and a client in process.
 func s3Env(t *testing.T) (*Env, *s3.Client) {
 	t.Helper()
-	env, err := Open(Options{Dir: t.TempDir(), Clock: NewManualClock(testTime)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	env := openFor(t, Options{Dir: t.TempDir(), Clock: NewManualClock(testTime)})
 	client := s3Client(env.AWSConfig())
 	if _, err := client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String(testBucket)}); err != nil {
 		t.Fatal(err)
@@ -106,6 +132,12 @@ func filesBelow(t *testing.T, dir string) []string {
 	return files
 }
 
+// s3Files lists all files that S3 has.
+func s3Files(t *testing.T, e *Env) []string {
+	t.Helper()
+	return slices.DeleteFunc(filesBelow(t, e.opt.Dir), func(name string) bool { return strings.HasPrefix(name, "db") })
+}
+
 func TestS3ServesTheSDKInProcessAndOverHTTP(t *testing.T) {
 	for name, connect := range map[string]func(*testing.T, *Env) *s3.Client{
 		"in process, bucket in the host": func(t *testing.T, e *Env) *s3.Client { return s3Client(e.AWSConfig()) },
@@ -128,10 +160,7 @@ func TestS3ServesTheSDKInProcessAndOverHTTP(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env, err := Open(Options{Dir: t.TempDir(), Clock: NewManualClock(testTime), Sync: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			env := openFor(t, Options{Dir: t.TempDir(), Clock: NewManualClock(testTime), Sync: true})
 			c := connect(t, env)
 			bucket := aws.String(testBucket)
 			if _, err := c.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: bucket}); err != nil {
@@ -140,7 +169,7 @@ func TestS3ServesTheSDKInProcessAndOverHTTP(t *testing.T) {
 			if _, err := c.HeadBucket(t.Context(), &s3.HeadBucketInput{Bucket: bucket}); err != nil {
 				t.Fatal(err)
 			}
-			_, err = c.HeadBucket(t.Context(), &s3.HeadBucketInput{Bucket: aws.String("no-bucket")})
+			_, err := c.HeadBucket(t.Context(), &s3.HeadBucketInput{Bucket: aws.String("no-bucket")})
 			wantAPIError(t, err, "NotFound", 404)
 			buckets, err := c.ListBuckets(t.Context(), &s3.ListBucketsInput{})
 			if err != nil || len(buckets.Buckets) != 1 || *buckets.Buckets[0].Name != testBucket {
@@ -206,7 +235,9 @@ func TestS3CreateOnlyLetsExactlyOneOfManyWin(t *testing.T) {
 	env, c := s3Env(t)
 	// Two servers on one folder, as of a process and its successor: this one
 	// promise does not rest on the server's locks.
-	other, err := Open(env.opt)
+	opt := env.opt
+	opt.Durable = false // of which there is one at a time
+	other, err := Open(opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,10 +450,7 @@ func TestS3RefusesWhatItDoesNotImplement(t *testing.T) {
 
 func TestS3WorksInASynctestBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		env, err := Open(Options{Dir: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		env := openFor(t, Options{Dir: t.TempDir()})
 		c := s3Client(env.AWSConfig())
 		if _, err := c.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: aws.String(testBucket)}); err != nil {
 			t.Fatal(err)

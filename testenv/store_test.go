@@ -1,29 +1,47 @@
 package testenv
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
-func TestStoreScansInOrder(t *testing.T) {
-	var s store = newMemoryStore()
+func TestStoresScanInOrder(t *testing.T) {
+	disk, err := openDiskStore(t.TempDir(), diskOptions{cache: 1 << 20, sync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.close()
+	for name, s := range map[string]store{"memory": newMemoryStore(), "disk": disk} {
+		t.Run(name, func(t *testing.T) { scansInOrder(t, s) })
+	}
+}
+
+func scansInOrder(t *testing.T, s store) {
 	var ws []write
 	for _, k := range []string{"b", "a", "c", "b\x00", "d"} {
-		ws = append(ws, write{k, []byte(k)})
+		ws = append(ws, write{key: k, value: []byte(k)})
 	}
 	if err := s.apply(ws); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.apply([]write{{"c", nil}, {"missing", nil}, {"d", []byte{}}}); err != nil {
+	if err := s.apply([]write{{key: "c"}, {key: "missing"}, {key: "d", value: []byte{}}}); err != nil {
 		t.Fatal(err)
 	}
 	scan := func(from, to string, reverse bool, most int) string {
 		var keys []string
-		s.scan(from, to, reverse, func(k string, _ []byte) bool {
+		err := s.scan(from, to, reverse, func(k string, _ []byte) bool {
 			keys = append(keys, k)
 			return len(keys) < most
 		})
+		if err != nil {
+			t.Error(err)
+		}
 		return fmt.Sprintf("%q", keys)
 	}
 	for _, c := range []struct {
@@ -45,11 +63,82 @@ func TestStoreScansInOrder(t *testing.T) {
 			t.Errorf("%+v: got %s", c, got)
 		}
 	}
-	if _, ok := s.get("c"); ok {
+	if v, err := s.get("c"); v != nil || err != nil {
 		t.Error("a deleted key is still there")
 	}
-	if v, ok := s.get("d"); !ok || len(v) != 0 {
+	if v, err := s.get("d"); v == nil || len(v) != 0 || err != nil {
 		t.Error("a key with an empty value is not there")
+	}
+	// Writes of one call follow each other.
+	err := s.apply([]write{{key: "b1", value: []byte("1")}, {key: "b", to: "c"}, {key: "b2", value: []byte("2")}, deleteAll("d")})
+	if got := scan("", "\xff", false, 9); err != nil || got != fmt.Sprintf("%q", []string{"a", "b2"}) {
+		t.Errorf("after deleting ranges there is %s, %v", got, err)
+	}
+	if err := s.apply(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClosedStoreRefusesEverything(t *testing.T) {
+	s, err := openDiskStore(t.TempDir(), diskOptions{cache: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err1 := s.get("k")
+	err2 := s.scan("a", "b", false, func(string, []byte) bool { return true })
+	err3 := s.apply([]write{{key: "k", value: []byte("v")}})
+	for _, err := range []error{err1, err2, err3} {
+		if !errors.Is(err, errStoreClosed) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestStoreThatCannotWriteSaysSoAndOpensAgainWithAllItAcknowledged(t *testing.T) {
+	dir := t.TempDir()
+	var broken atomic.Bool
+	opt := diskOptions{cache: 1 << 20, fault: func(op, path string) error {
+		if broken.Load() && strings.HasSuffix(path, ".log") {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	s, err := openDiskStore(dir, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.apply([]write{{key: "k", value: []byte("v")}}); err != nil {
+		t.Fatal(err)
+	}
+	broken.Store(true)
+	if err := s.apply([]write{{key: "lost", value: []byte("v")}}); err == nil || !strings.Contains(err.Error(), "start again") {
+		t.Errorf("the write that failed: %v", err)
+	}
+	<-s.failed
+	if _, err := s.get("lost"); err == nil {
+		t.Error("the store is still read")
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+	// The folder stays locked until this process ends; the next one finds it like this.
+	broken.Store(false)
+	left := t.TempDir()
+	if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	s, err = openDiskStore(left, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if v, err := s.get("k"); string(v) != "v" || err != nil {
+		t.Errorf("got %q, %v", v, err)
 	}
 }
 

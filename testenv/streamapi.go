@@ -219,7 +219,10 @@ func (c *call) getRecords() ([]byte, error) {
 	} else if it.after < h.trimmed {
 		return nil, trimmed(string(appendSequence(nil, it.after)), h.id)
 	}
-	page, drained := s.page(h, &it, limit)
+	page, drained, err := s.page(h, &it, limit)
+	if err != nil {
+		return nil, err
+	}
 	var o jsonObject
 	if !drained || h.closed.IsZero() {
 		it.issued, it.horizon = c.now.UnixMilli(), it.horizon && len(page) == 0
@@ -236,11 +239,11 @@ func (c *call) getRecords() ([]byte, error) {
 }
 
 // page reads records behind it and moves it; drained says that none is left.
-func (s *stream) page(h *shard, it *iterator, limit int) (page [][]byte, drained bool) {
+func (s *stream) page(h *shard, it *iterator, limit int) (page [][]byte, drained bool, err error) {
 	size := 0
 	drained = true
 	from, to := s.recordKey(h, it.after+1), s.recordKey(h, 1<<64-1)
-	s.db.store.scan(from, to, false, func(key string, v []byte) bool {
+	err = s.db.store.scan(from, to, false, func(key string, v []byte) bool {
 		_, n, text := openRecord(v)
 		if len(page) == limit || len(page) > 0 && size+n > maxRecordsBytes {
 			drained = false
@@ -251,5 +254,5 @@ func (s *stream) page(h *shard, it *iterator, limit int) (page [][]byte, drained
 		page = append(page, text)
 		return true
 	})
-	return page, drained
+	return page, drained, err
 }

@@ -30,7 +30,7 @@ type stream struct {
 	sequence   uint64    // the last number drawn
 	shards     []*shard  // as created; a shard's number is its place and never changes
 	live       []*shard  // those that are open
-	trimmed    time.Time // when the oldest records were last looked at
+	looked     time.Time // when the oldest records were last looked at
 }
 
 // shard holds the records of the partition keys whose hash is in lo to hi, both inclusive.
@@ -47,7 +47,7 @@ type shard struct {
 
 // openStream gives the table a new stream; the caller holds commit.
 func (db *database) openStream(t *table, view string, now time.Time) {
-	s := &stream{db: db, table: t, view: view, created: now, trimmed: now}
+	s := &stream{db: db, table: t, view: view, created: now, looked: now}
 	at := now.UTC()
 	for {
 		s.label = at.Format("2006-01-02T15:04:05.000")
@@ -69,6 +69,16 @@ func (db *database) openStream(t *table, view string, now time.Time) {
 	t.stream, t.latest = s, s
 	db.streams[s.arn] = s
 	db.order = append(db.order, s)
+}
+
+// dropStream forgets a stream, nil for none, that could not be stored; the caller holds
+// commit.
+func (db *database) dropStream(s *stream) {
+	if s == nil {
+		return
+	}
+	delete(db.streams, s.arn)
+	db.order = slices.DeleteFunc(db.order, func(o *stream) bool { return o == s })
 }
 
 // open adds a shard.
@@ -130,6 +140,7 @@ func (db *database) splitShards(name, id string, now time.Time) error {
 	if s == nil {
 		return fmt.Errorf("reshard table %s: its stream is not enabled", name)
 	}
+	undo := s.keep()
 	found := false
 	for _, h := range slices.Clone(s.live) {
 		if id != "" && h.id != id {
@@ -137,11 +148,16 @@ func (db *database) splitShards(name, id string, now time.Time) error {
 		}
 		found = true
 		if err := s.split(h, now); err != nil {
+			undo()
 			return err
 		}
 	}
 	if !found {
 		return fmt.Errorf("reshard table %s: it has no open shard %s", name, id)
+	}
+	if err := db.save(nil, s); err != nil {
+		undo()
+		return fmt.Errorf("reshard table %s: %w", name, err)
 	}
 	return nil
 }
@@ -149,7 +165,7 @@ func (db *database) splitShards(name, id string, now time.Time) error {
 // tick rotates the shards that are old, trims and forgets what is past retention.
 func (db *database) tick(now time.Time) {
 	db.commit.RLock()
-	due := slices.ContainsFunc(db.order, func(s *stream) bool { return s.due(now) })
+	due := now.Sub(db.forgot) >= trimInterval || slices.ContainsFunc(db.order, func(s *stream) bool { return s.due(now) })
 	db.commit.RUnlock()
 	if !due {
 		return
@@ -157,18 +173,49 @@ func (db *database) tick(now time.Time) {
 	db.commit.Lock()
 	defer db.commit.Unlock()
 	db.order = slices.DeleteFunc(db.order, func(s *stream) bool {
-		s.rotate(now)
-		s.trim(now)
-		old := !s.disabled.IsZero() && now.Sub(s.disabled) > streamRetention
-		if old {
-			delete(db.streams, s.arn)
+		if !s.due(now) {
+			return false // another request was faster
 		}
-		return old
+		old := !s.disabled.IsZero() && now.Sub(s.disabled) > streamRetention
+		if old && db.store.apply(s.deletion()) == nil {
+			delete(db.streams, s.arn)
+			return true
+		}
+		undo := s.keep()
+		if err := s.age(now); err != nil {
+			undo() // everything stays until the next look
+		}
+		s.looked = now
+		return false
 	})
+	if now.Sub(db.forgot) >= trimInterval {
+		db.forgot = now
+		_ = db.forgetTokens(now) // what stays is expired all the same, and looked for again
+	}
 }
 
 func (s *stream) due(now time.Time) bool {
-	return now.Sub(s.trimmed) >= trimInterval
+	return now.Sub(s.looked) >= trimInterval
+}
+
+// age does to the stream what is due at now, and stores it.
+func (s *stream) age(now time.Time) error {
+	shards, sequence := len(s.shards), s.sequence
+	s.rotate(now)
+	writes, err := s.trim(now)
+	if err != nil || len(writes) == 0 && len(s.shards) == shards && s.sequence == sequence {
+		return err
+	}
+	return s.db.save(nil, s, writes...)
+}
+
+// deletion deletes all that the store holds of the stream.
+func (s *stream) deletion() []write {
+	return []write{
+		{key: string(spaceKey(spaceStream, s.id))},
+		deleteAll(string(spaceKey(spaceShard, s.id))),
+		deleteAll(string(spaceKey(spaceRecord, s.id))),
+	}
 }
 
 // rotate closes shards at the end of their life and opens one child for each.
@@ -190,38 +237,70 @@ func (s *stream) life(h *shard) time.Duration {
 	return life - time.Duration(mix(s.db.opt.Seed^uint64(h.number))%1024)*(life/4096)
 }
 
-// trim removes the records that are older than the retention, and drops the shards that
-// ended before it from the listing.
-func (s *stream) trim(now time.Time) {
-	s.trimmed = now
+// trim returns what removes the records that are older than the retention, and drops the
+// shards that ended before it from the listing.
+func (s *stream) trim(now time.Time) ([]write, error) {
 	cutoff := now.Add(-streamRetention)
+	var ws []write
 	for _, h := range s.shards {
 		if h.gone {
 			continue
 		}
-		s.trimShard(h, cutoff)
-		h.gone = !h.closed.IsZero() && h.closed.Before(cutoff)
+		last, err := s.lastBefore(h, cutoff)
+		if err != nil {
+			return nil, err
+		}
+		if last > h.trimmed {
+			ws = append(ws, write{key: s.recordKey(h, h.trimmed+1), to: s.recordKey(h, last+1)})
+			h.trimmed = last
+		}
+		if !h.closed.IsZero() && h.closed.Before(cutoff) {
+			h.gone = true
+			ws = append(ws, write{key: s.shardKey(h)})
+		}
 	}
+	return ws, nil
 }
 
-func (s *stream) trimShard(h *shard, cutoff time.Time) {
-	from, to := s.recordKey(h, h.trimmed+1), s.recordKey(h, math.MaxUint64)
-	var ws []write
-	s.db.store.scan(from, to, false, func(key string, v []byte) bool {
-		created, _, _ := openRecord(v)
-		if !created.Before(cutoff) {
+// lastBefore returns the number of the shard's last record made before cutoff, 0 when there
+// is none. Records of a shard are in the order of their making, so a few looks do.
+func (s *stream) lastBefore(h *shard, cutoff time.Time) (uint64, error) {
+	// The first record at or after a number; young says that it stays.
+	young := func(number uint64) (bool, error) {
+		kept := true
+		err := s.db.store.scan(s.recordKey(h, number), s.recordKey(h, math.MaxUint64), false, func(_ string, v []byte) bool {
+			created, _, _ := openRecord(v)
+			kept = !created.Before(cutoff)
 			return false
+		})
+		return kept, err
+	}
+	lo, hi := h.trimmed+1, s.sequence+1
+	if kept, err := young(lo); err != nil || kept {
+		return 0, err
+	}
+	for lo+1 < hi { // the record at lo goes, the one at hi stays
+		mid := lo + (hi-lo)/2
+		kept, err := young(mid)
+		if err != nil {
+			return 0, err
 		}
-		ws = append(ws, write{key, nil})
-		return true
+		if kept {
+			hi = mid
+		} else {
+			lo = mid
+		}
+	}
+	return s.lastRecord(h, s.recordKey(h, hi))
+}
+
+// lastRecord returns the number of the shard's last record before a key, 0 for none.
+func (s *stream) lastRecord(h *shard, to string) (last uint64, err error) {
+	err = s.db.store.scan(s.recordKey(h, 0), to, true, func(key string, _ []byte) bool {
+		last = sequenceOf(key)
+		return false
 	})
-	if len(ws) == 0 {
-		return
-	}
-	if err := s.db.store.apply(ws); err != nil {
-		return // the records stay until the next look
-	}
-	h.trimmed = sequenceOf(ws[len(ws)-1].key)
+	return last, err
 }
 
 // recordKey returns the key of a record in the store.
@@ -297,7 +376,7 @@ func (s *stream) record(c *change, now time.Time) (write, error) {
 	}
 	b = append(b, '}')
 	binary.BigEndian.PutUint32(b[sizeAt:], uint32(size))
-	return write{s.recordKey(h, sequence), b}, nil
+	return write{key: s.recordKey(h, sequence), value: b}, nil
 }
 
 // openRecord splits a stored record into when it was made, its size and its JSON.

@@ -28,6 +28,9 @@ type table struct {
 	latest       *stream // the last stream, enabled or not
 	items, bytes int64
 	deleted      bool
+	rebuilding   bool // the expiries are not all there
+
+	streamID, latestID uint32 // while the table is loaded
 }
 
 type attributeDefinition struct {
@@ -188,6 +191,14 @@ func (c *call) createTable() ([]byte, error) {
 	if spec.flag("StreamEnabled") {
 		db.openStream(t, view, c.now)
 	}
+	if err := db.save(t, t.stream, db.idWrites()...); err != nil {
+		db.dropStream(t.stream)
+		db.mu.Lock()
+		delete(db.tables, name)
+		db.mu.Unlock()
+		t.deleted = true // for a request that has found it meanwhile
+		return nil, err
+	}
 	return tableAnswer("TableDescription", t, "ACTIVE"), nil
 }
 
@@ -341,25 +352,30 @@ func (c *call) deleteTable() ([]byte, error) {
 	if t.protected {
 		return nil, invalid("Resource cannot be deleted as it is currently protected against deletion. Disable deletion protection first.")
 	}
-	db.mu.Lock()
-	delete(db.tables, t.name)
-	db.mu.Unlock()
-	t.deleted = true
-	if t.stream != nil {
-		t.stream.disable(c.now)
-		t.stream = nil
+	if t.deleted {
+		return nil, notFound("Requested resource not found: Table: " + t.name + " not found")
 	}
 	var ws []write
 	for _, space := range []byte{spaceItem, spaceIndex, spaceExpiry} {
-		from := string(spaceKey(space, t.id))
-		db.store.scan(from, after(from), false, func(key string, _ []byte) bool {
-			ws = append(ws, write{key, nil})
-			return true
-		})
+		ws = append(ws, deleteAll(string(spaceKey(space, t.id))))
 	}
-	if err := db.store.apply(ws); err != nil {
+	for _, space := range []byte{spaceTable, spaceCount} {
+		ws = append(ws, write{key: string(spaceKey(space, t.id))})
+	}
+	undo := func() {}
+	s := t.stream
+	if s != nil {
+		undo = s.keep()
+		s.disable(c.now)
+	}
+	if err := db.save(nil, s, ws...); err != nil {
+		undo()
 		return nil, err
 	}
+	t.deleted, t.stream = true, nil
+	db.mu.Lock()
+	delete(db.tables, t.name)
+	db.mu.Unlock()
 	return tableAnswer("TableDescription", t, "DELETING"), nil
 }
 
@@ -384,6 +400,30 @@ func (c *call) updateTable() ([]byte, error) {
 	if t.deleted {
 		return nil, notFound("Requested resource not found: Table: " + t.name + " not found")
 	}
+	// What is refused or cannot be stored leaves the table as it was.
+	billing, throughput, protected, old, latest := t.billing, t.throughput, t.protected, t.stream, t.latest
+	undo := func() {}
+	if old != nil {
+		undo = old.keep()
+	}
+	s, err := c.changeTable(t, spec, view)
+	if err == nil {
+		err = db.save(t, s, db.idWrites()...)
+	}
+	if err != nil {
+		if s != old {
+			db.dropStream(s)
+		}
+		undo()
+		t.billing, t.throughput, t.protected, t.stream, t.latest = billing, throughput, protected, old, latest
+		return nil, err
+	}
+	return tableAnswer("TableDescription", t, "ACTIVE"), nil
+}
+
+// changeTable does what an UpdateTable request says, in memory, and returns the stream
+// that changed or is new, nil for none.
+func (c *call) changeTable(t *table, spec *node, view string) (*stream, error) {
 	if mode := c.req.str("BillingMode"); mode != "" || !c.req.get("ProvisionedThroughput").absent() {
 		if err := t.setBilling(cmp.Or(mode, t.billing), &c.req); err != nil {
 			return nil, err
@@ -392,114 +432,19 @@ func (c *call) updateTable() ([]byte, error) {
 	if p := c.req.get("DeletionProtectionEnabled"); !p.absent() {
 		t.protected = p.kind == 't'
 	}
+	s := t.stream
 	switch {
 	case spec.absent():
-	case spec.flag("StreamEnabled") && t.stream != nil:
+		return nil, nil
+	case spec.flag("StreamEnabled") && s != nil:
 		return nil, failure("ResourceInUseException", "Table already has an enabled stream: TableName: "+t.name)
 	case spec.flag("StreamEnabled"):
-		db.openStream(t, view, c.now)
-	case t.stream == nil:
+		c.db.openStream(t, view, c.now)
+		return t.stream, nil
+	case s == nil:
 		return nil, invalid("Table is already disabled for streams: TableName: " + t.name)
-	default:
-		t.stream.disable(c.now)
-		t.stream = nil
 	}
-	return tableAnswer("TableDescription", t, "ACTIVE"), nil
-}
-
-func tableAnswer(member string, t *table, status string) []byte {
-	var d jsonObject
-	var list [][]byte
-	for _, a := range t.attributes {
-		var o jsonObject
-		o.str("AttributeName", a.name)
-		o.str("AttributeType", a.kind.String())
-		list = append(list, o.done())
-	}
-	d.raw("AttributeDefinitions", appendArray(nil, list))
-	d.str("TableName", t.name)
-	d.raw("KeySchema", t.keys.json())
-	d.str("TableStatus", status)
-	d.raw("CreationDateTime", appendTime(nil, t.created))
-	var p jsonObject
-	p.integer("NumberOfDecreasesToday", 0)
-	p.integer("ReadCapacityUnits", int64(t.throughput[0]))
-	p.integer("WriteCapacityUnits", int64(t.throughput[1]))
-	d.raw("ProvisionedThroughput", p.done())
-	if t.billing != "PROVISIONED" {
-		var o jsonObject
-		o.str("BillingMode", t.billing)
-		d.raw("BillingModeSummary", o.done())
-	}
-	d.integer("TableSizeBytes", t.bytes)
-	d.integer("ItemCount", t.items)
-	d.str("TableArn", t.arn)
-	d.str("TableId", t.uuid)
-	if len(t.indexes) > 0 {
-		list = nil
-		for _, x := range t.indexes {
-			list = append(list, x.json())
-		}
-		d.raw("GlobalSecondaryIndexes", appendArray(nil, list))
-	}
-	if t.stream != nil {
-		var o jsonObject
-		o.flag("StreamEnabled", true)
-		o.str("StreamViewType", t.stream.view)
-		d.raw("StreamSpecification", o.done())
-	}
-	if t.latest != nil {
-		d.str("LatestStreamLabel", t.latest.label)
-		d.str("LatestStreamArn", t.latest.arn)
-	}
-	d.flag("DeletionProtectionEnabled", t.protected)
-	var o jsonObject
-	o.raw(member, d.done())
-	return o.done()
-}
-
-func (s *keySchema) json() []byte {
-	var list [][]byte
-	for i, name := range []string{s.partition, s.sort} {
-		if name == "" {
-			continue
-		}
-		var o jsonObject
-		o.str("AttributeName", name)
-		o.str("KeyType", []string{"HASH", "RANGE"}[i])
-		list = append(list, o.done())
-	}
-	return appendArray(nil, list)
-}
-
-func (x *index) json() []byte {
-	var p, o jsonObject
-	p.str("ProjectionType", x.project)
-	if len(x.include) > 0 {
-		var list [][]byte
-		for _, n := range x.include {
-			list = append(list, appendString(nil, n))
-		}
-		p.raw("NonKeyAttributes", appendArray(nil, list))
-	}
-	o.str("IndexName", x.name)
-	o.raw("KeySchema", x.keys.json())
-	o.raw("Projection", p.done())
-	o.str("IndexStatus", "ACTIVE")
-	o.str("IndexArn", x.table.arn+"/index/"+x.name)
-	return o.done()
-}
-
-// appendTime appends a timestamp as epoch seconds with milliseconds.
-func appendTime(b []byte, t time.Time) []byte {
-	ms := t.UnixMilli()
-	b = strconv.AppendInt(b, ms/1000, 10)
-	if ms %= 1000; ms != 0 {
-		b = append(b, '.', byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10))
-	}
-	return b
-}
-
-func sortTables(ts []*table) {
-	slices.SortFunc(ts, func(a, b *table) int { return cmp.Compare(a.id, b.id) })
+	s.disable(c.now)
+	t.stream = nil
+	return s, nil
 }

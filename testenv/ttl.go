@@ -59,62 +59,112 @@ func (db *database) setTTL(t *table, attr string, enable bool) error {
 	db.commit.Lock()
 	defer db.commit.Unlock()
 	old := t.ttl.Load()
+	set := &attr
 	switch {
+	case t.deleted:
+		return notFound("Requested resource not found: Table: " + t.name + " not found")
 	case enable && old != nil:
 		return invalid("TimeToLive is already enabled")
 	case !enable && old == nil:
 		return invalid("TimeToLive is already disabled")
-	case enable:
-		t.ttl.Store(&attr)
-	case *old != attr:
+	case !enable && *old != attr:
 		return invalid("TimeToLive is active on a different AttributeName: current AttributeName is " + *old)
-	default:
-		t.ttl.Store(nil)
+	case !enable:
+		set = nil
 	}
-	return nil
+	rebuilding := t.rebuilding
+	t.ttl.Store(set)
+	t.rebuilding = true
+	w, err := t.write()
+	if err == nil {
+		err = db.store.apply([]write{w})
+	}
+	if err != nil {
+		t.ttl.Store(old)
+		t.rebuilding = rebuilding
+	}
+	return err
 }
 
 // rebuildExpiries brings the expiries of the items that are there in line with the
-// table's TTL attribute.
+// table's TTL attribute. One that was cut off is done again by the next sweep.
 func (db *database) rebuildExpiries(t *table) error {
-	var ws []write
-	from := string(spaceKey(spaceExpiry, t.id))
-	db.store.scan(from, after(from), false, func(key string, _ []byte) bool {
-		ws = append(ws, write{key, nil})
-		return true
-	})
-	if err := db.store.apply(ws); err != nil {
-		return err
-	}
-	var keys []string
-	from = string(spaceKey(spaceItem, t.id))
-	db.store.scan(from, after(from), false, func(key string, _ []byte) bool {
-		keys = append(keys, key)
-		return true
-	})
-	for _, key := range keys {
-		if err := db.rebuildExpiry(t, key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (db *database) rebuildExpiry(t *table, key string) error {
-	defer db.lock(key)()
-	attr := t.ttl.Load()
-	stored, ok := db.store.get(key)
-	if !ok || attr == nil {
-		return nil
-	}
-	it, err := decodeStored(stored)
+	db.rebuild.Lock()
+	defer db.rebuild.Unlock()
+	db.commit.Lock()
+	err := db.store.apply([]write{deleteAll(string(spaceKey(spaceExpiry, t.id)))})
+	db.commit.Unlock()
 	if err != nil {
 		return err
 	}
-	if k := expiryKey(t.id, *attr, it, key); k != "" {
-		return db.store.apply([]write{{k, []byte{}}})
+	from := string(spaceKey(spaceItem, t.id))
+	err = db.pages(from, after(from), func(keys []string) error { return db.rebuildSome(t, keys) })
+	if err != nil {
+		return err
 	}
-	return nil
+	db.commit.Lock()
+	defer db.commit.Unlock()
+	if t.deleted {
+		return nil
+	}
+	t.rebuilding = false
+	w, err := t.write()
+	if err != nil {
+		return err
+	}
+	return db.store.apply([]write{w})
+}
+
+// rebuildSome writes the expiries of some items.
+func (db *database) rebuildSome(t *table, keys []string) error {
+	defer db.lock(keys...)()
+	db.commit.RLock()
+	defer db.commit.RUnlock()
+	attr := t.ttl.Load()
+	if attr == nil || t.deleted {
+		return nil
+	}
+	var writes []write
+	for _, key := range keys {
+		stored, err := db.store.get(key)
+		if err != nil {
+			return err
+		}
+		if stored == nil {
+			continue
+		}
+		it, err := decodeStored(stored)
+		if err != nil {
+			return err
+		}
+		if k := expiryKey(t.id, *attr, it, key); k != "" {
+			writes = append(writes, write{key: k, value: []byte{}})
+		}
+	}
+	return db.store.apply(writes)
+}
+
+// pages calls do with the keys from <= k < to, some at a time, until it fails. Keys that
+// come or go meanwhile may be missed.
+func (db *database) pages(from, to string, do func(keys []string) error) error {
+	const most = 256
+	for {
+		keys := make([]string, 0, most)
+		err := db.store.scan(from, to, false, func(key string, _ []byte) bool {
+			keys = append(keys, key)
+			return len(keys) < most
+		})
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		if err := do(keys); err != nil {
+			return err
+		}
+		if len(keys) < most {
+			return nil
+		}
+		from = keys[len(keys)-1] + "\x00"
+	}
 }
 
 func (c *call) describeTimeToLive() ([]byte, error) {
@@ -146,10 +196,30 @@ func (db *database) sweepTTL(now time.Time) int {
 	sortTables(tables)
 	n := 0
 	for _, t := range tables {
-		for _, key := range db.expired(t, now) {
-			if db.expire(t, key, now) {
-				n++
+		db.commit.RLock()
+		rebuilding := t.rebuilding
+		db.commit.RUnlock()
+		if rebuilding && db.rebuildExpiries(t) != nil {
+			continue // the next sweep tries again
+		}
+		lo, hi := expiryBounds(now)
+		prefix := spaceKey(spaceExpiry, t.id)
+		from := string(binary.BigEndian.AppendUint64(prefix[:5:5], lo))
+		to := string(binary.BigEndian.AppendUint64(prefix[:5:5], hi))
+		err := db.pages(from, to, func(keys []string) error {
+			for _, key := range keys {
+				deleted, err := db.expire(t, key[expiryPrefix:], now)
+				if err != nil {
+					return err
+				}
+				if deleted {
+					n++
+				}
 			}
+			return nil
+		})
+		if err != nil {
+			break // what is left is due at the next sweep
 		}
 	}
 	return n
@@ -162,40 +232,29 @@ func expiryBounds(now time.Time) (lo, hi uint64) {
 	return lo, hi
 }
 
-// expired returns the keys of the items due at now, earliest expiry first.
-func (db *database) expired(t *table, now time.Time) []string {
-	lo, hi := expiryBounds(now)
-	prefix := spaceKey(spaceExpiry, t.id)
-	from := string(binary.BigEndian.AppendUint64(prefix[:5:5], lo))
-	to := string(binary.BigEndian.AppendUint64(prefix[:5:5], hi))
-	var keys []string
-	db.store.scan(from, to, false, func(key string, _ []byte) bool {
-		keys = append(keys, key[expiryPrefix:])
-		return true
-	})
-	return keys
-}
-
 // expire deletes one item if it still is due.
-func (db *database) expire(t *table, key string, now time.Time) bool {
+func (db *database) expire(t *table, key string, now time.Time) (bool, error) {
 	defer db.lock(key)()
 	attr := t.ttl.Load()
-	stored, ok := db.store.get(key)
-	if !ok || attr == nil {
-		return false
+	stored, err := db.store.get(key)
+	if err != nil || stored == nil || attr == nil {
+		return false, err
 	}
 	c := &change{table: t, key: key, hash: binary.BigEndian.Uint64([]byte(key[5:13])), before: stored, service: true}
 	it, err := c.old()
 	if err != nil {
-		return false
+		return false, err
 	}
 	k := expiryKey(t.id, *attr, it, key)
 	if k == "" {
-		return false
+		return false, nil
 	}
 	lo, hi := expiryBounds(now)
 	if e := binary.BigEndian.Uint64([]byte(k[5:13])); e < lo || e >= hi {
-		return false
+		return false, nil
 	}
-	return db.commitChanges(c) == nil
+	if err := db.commitChanges(nil, c); err != nil {
+		return false, err
+	}
+	return true, nil
 }
