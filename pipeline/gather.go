@@ -1,0 +1,94 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+)
+
+// Limits say when a window is full. The zero value of a field means its default.
+type Limits struct {
+	Records int           // default 100,000
+	Bytes   int           // as received; default 64 MiB
+	Age     time.Duration // since the first batch; default one minute
+}
+
+// A Gatherer collects batches and makes windows of them. Its methods may be called
+// concurrently; one window is made at a time, and callers wait, which is the back-pressure.
+type Gatherer struct {
+	lane     *Lane
+	limits   Limits
+	now      func() time.Time
+	OnWindow func(*Manifest) // called after each commit; may be nil
+
+	mu      sync.Mutex
+	batches []Batch
+	shards  map[ShardID]bool
+	records int
+	bytes   int
+	since   time.Time
+	ended   bool // a shard's end waits: its children cannot be read before it is committed
+}
+
+// NewGatherer returns a Gatherer for an open lane. now is the clock that ages windows.
+func NewGatherer(l *Lane, limits Limits, now func() time.Time) *Gatherer {
+	limits.Records = cmp.Or(limits.Records, 100_000)
+	limits.Bytes = cmp.Or(limits.Bytes, 64<<20)
+	limits.Age = cmp.Or(limits.Age, time.Minute)
+	return &Gatherer{lane: l, limits: limits, now: now, shards: map[ShardID]bool{}}
+}
+
+// Add takes a batch, and makes a window when there is enough for one.
+func (g *Gatherer) Add(ctx context.Context, b Batch) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.shards[b.Shard] && len(g.shards) == MaxShardsPerWindow {
+		if err := g.flush(ctx); err != nil {
+			return err
+		}
+	}
+	if len(g.batches) == 0 {
+		g.since = g.now()
+	}
+	g.batches = append(g.batches, b)
+	g.shards[b.Shard] = true
+	g.records += len(b.Records)
+	g.bytes += b.Bytes
+	g.ended = g.ended || b.End
+	if g.records >= g.limits.Records || g.bytes >= g.limits.Bytes {
+		return g.flush(ctx)
+	}
+	return nil
+}
+
+// FlushDue makes a window of what is gathered if it is old enough, or if a shard ended.
+func (g *Gatherer) FlushDue(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.batches) == 0 || !g.ended && g.now().Sub(g.since) < g.limits.Age {
+		return nil
+	}
+	return g.flush(ctx)
+}
+
+// Flush makes a window of what is gathered.
+func (g *Gatherer) Flush(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.flush(ctx)
+}
+
+func (g *Gatherer) flush(ctx context.Context) error {
+	ms, err := g.lane.Window(ctx, g.batches)
+	if g.OnWindow != nil {
+		for _, m := range ms {
+			g.OnWindow(m)
+		}
+	}
+	// After an error nothing gathered may be used again: the lane reopens, the source starts
+	// from the committed positions.
+	g.batches, g.records, g.bytes, g.ended = nil, 0, 0, false
+	clear(g.shards)
+	return err
+}
