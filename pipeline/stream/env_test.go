@@ -1,0 +1,204 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	dynamotypes "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams/types"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/testenv"
+)
+
+var start = time.Date(2026, 3, 2, 8, 0, 0, 0, time.UTC)
+
+// A checkpoint is a lane's memory: what is committed, and which shards were owned.
+type checkpoint struct {
+	committed map[pipeline.ShardID]pipeline.Position
+	owned     []pipeline.Shard
+	fail      func(pipeline.ShardID) error
+}
+
+func newCheckpoint() *checkpoint {
+	return &checkpoint{committed: map[pipeline.ShardID]pipeline.Position{}}
+}
+
+func (c *checkpoint) Own(_ context.Context, s pipeline.Shard) (pipeline.Position, error) {
+	if c.fail != nil {
+		if err := c.fail(s.ID); err != nil {
+			return pipeline.Position{}, err
+		}
+	}
+	c.owned = append(c.owned, s)
+	pos := c.committed[s.ID]
+	c.committed[s.ID] = pos
+	return pos, nil
+}
+
+func (c *checkpoint) Position(_ context.Context, id pipeline.ShardID) (pipeline.Position, bool, error) {
+	pos, ok := c.committed[id]
+	return pos, ok, nil
+}
+
+func (c *checkpoint) commit(batches ...pipeline.Batch) {
+	for _, b := range batches {
+		pos := c.committed[b.Shard]
+		if n := len(b.Records); n > 0 {
+			pos.Seq = b.Records[n-1].Seq
+		}
+		pos.End = pos.End || b.End
+		c.committed[b.Shard] = pos
+	}
+}
+
+// A log is what was emitted.
+type log []pipeline.Batch
+
+func (l *log) emit(b pipeline.Batch) error {
+	*l = append(*l, b)
+	return nil
+}
+
+func (l log) records() []pipeline.Record {
+	var all []pipeline.Record
+	for _, b := range l {
+		all = append(all, b.Records...)
+	}
+	return all
+}
+
+// values lists the numbers that the items carry, in order of emission.
+func values(t *testing.T, records []pipeline.Record) []int {
+	t.Helper()
+	var all []int
+	for _, r := range records {
+		n, ok := r.New["v"].(*types.AttributeValueMemberN)
+		if !ok {
+			t.Fatalf("record %s has v = %v", r.Seq, r.New["v"])
+		}
+		v, err := strconv.Atoi(n.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// A world is an embedded AWS with one streamed table.
+type world struct {
+	t     *testing.T
+	env   *testenv.Env
+	clock *testenv.ManualClock
+	db    *dynamodb.Client
+	arn   string
+	next  int
+}
+
+const tableName = "items"
+
+func newWorld(t *testing.T, shards int) *world {
+	t.Helper()
+	clock := testenv.NewManualClock(start)
+	env, err := testenv.Open(testenv.Options{Dir: t.TempDir(), Clock: clock, Seed: 1, StreamShards: shards, ShardLife: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &world{t: t, env: env, clock: clock, db: dynamodb.NewFromConfig(env.AWSConfig())}
+	out, err := w.db.CreateTable(t.Context(), &dynamodb.CreateTableInput{
+		TableName: aws.String(tableName), BillingMode: dynamotypes.BillingModePayPerRequest,
+		AttributeDefinitions: []dynamotypes.AttributeDefinition{{AttributeName: aws.String("id"), AttributeType: dynamotypes.ScalarAttributeTypeS}},
+		KeySchema:            []dynamotypes.KeySchemaElement{{AttributeName: aws.String("id"), KeyType: dynamotypes.KeyTypeHash}},
+		StreamSpecification:  &dynamotypes.StreamSpecification{StreamEnabled: aws.Bool(true), StreamViewType: dynamotypes.StreamViewTypeNewImage},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.arn = *out.TableDescription.LatestStreamArn
+	return w
+}
+
+func (w *world) reader(c *checkpoint, o Options) *Reader {
+	o.StreamARN, o.Shards, o.Now = w.arn, c, w.clock.Now
+	o.RetryBase, o.RetryCap = time.Microsecond, time.Microsecond
+	return New(dynamodbstreams.NewFromConfig(w.env.AWSConfig()), o)
+}
+
+// put writes n items with rising values, each under a key of its own unless keys are given.
+func (w *world) put(n int, keys ...string) {
+	w.t.Helper()
+	for range n {
+		key := fmt.Sprintf("k%d", w.next)
+		if len(keys) > 0 {
+			key = keys[w.next%len(keys)]
+		}
+		_, err := w.db.PutItem(w.t.Context(), &dynamodb.PutItemInput{TableName: aws.String(tableName), Item: map[string]dynamotypes.AttributeValue{
+			"id": &dynamotypes.AttributeValueMemberS{Value: key},
+			"v":  &dynamotypes.AttributeValueMemberN{Value: strconv.Itoa(w.next)},
+		}})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.next++
+	}
+}
+
+// catchUp reads until the reader is caught up and commits after every round.
+func (w *world) catchUp(r *Reader, c *checkpoint, l *log) RoundInfo {
+	w.t.Helper()
+	for range 1000 {
+		n := len(*l)
+		info, err := r.Round(w.t.Context(), l.emit)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		c.commit((*l)[n:]...)
+		if info.CaughtUp() {
+			return info
+		}
+	}
+	w.t.Fatal("never caught up")
+	return RoundInfo{}
+}
+
+func (w *world) wantAll(l log) {
+	w.t.Helper()
+	got := values(w.t, l.records())
+	slices.Sort(got)
+	if len(got) != w.next {
+		w.t.Fatalf("read %d records of %d", len(got), w.next)
+	}
+	for i, v := range got {
+		if v != i {
+			w.t.Fatalf("record %d came twice or %d not at all", v, i)
+		}
+	}
+}
+
+func wantTrimmed(t *testing.T, err error, words ...string) {
+	t.Helper()
+	person, ok := errors.AsType[*pipeline.PersonError](err)
+	if !ok || person.Do == "" || !errors.Is(err, pipeline.ErrTrimmed) {
+		t.Fatalf("error %v does not say that a person must act on trimmed records", err)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %q does not name %s", err, word)
+		}
+	}
+}
