@@ -1,0 +1,151 @@
+package lake
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/firehose"
+	"github.com/aws/aws-sdk-go-v2/service/firehose/types"
+
+	"telemetrylake/pipeline"
+)
+
+// Limits of PutRecordBatch, from the API model of 2015-08-04 and the quota page. Whether its
+// 4 MiB count before or after base64 is not documented; 3 MiB raw hold either way.
+const (
+	MaxRecordBytes  = 1000 << 10
+	maxBatchRecords = 500
+	maxBatchBytes   = 3 << 20
+)
+
+// A Firehose lands each part as one record of a delivery stream, which joins records without
+// a delimiter into staging objects. A part over the record limit goes straight into staging:
+// seal does not care who put it there.
+type Firehose struct {
+	client  *firehose.Client
+	stream  string
+	staging *Bucket
+}
+
+var _ pipeline.Sink = (*Firehose)(nil)
+
+// NewFirehose returns a sink on the named delivery stream. staging is where it delivers to.
+func NewFirehose(client *firehose.Client, stream string, staging *Bucket) *Firehose {
+	return &Firehose{client, stream, staging}
+}
+
+// Check refuses a delivery stream whose settings would damage parts, and says what to change.
+func (f *Firehose) Check(ctx context.Context) error {
+	out, err := f.client.DescribeDeliveryStream(ctx, &firehose.DescribeDeliveryStreamInput{DeliveryStreamName: &f.stream})
+	if err != nil {
+		return fmt.Errorf("describe delivery stream %s: %w", f.stream, err)
+	}
+	d := out.DeliveryStreamDescription
+	refuse := func(what, do string) error {
+		return pipeline.NeedPerson(fmt.Errorf("delivery stream %s %s", f.stream, what), do)
+	}
+	if d.DeliveryStreamStatus != types.DeliveryStreamStatusActive {
+		return refuse(fmt.Sprintf("is %s", d.DeliveryStreamStatus), "wait until it is ACTIVE, then start again")
+	}
+	if d.DeliveryStreamType != types.DeliveryStreamTypeDirectPut {
+		return refuse(fmt.Sprintf("is of type %s", d.DeliveryStreamType), "use one whose source is Direct PUT")
+	}
+	if len(d.Destinations) != 1 || d.Destinations[0].ExtendedS3DestinationDescription == nil {
+		return refuse("does not deliver to S3", "use one with an extended S3 destination")
+	}
+	s := d.Destinations[0].ExtendedS3DestinationDescription
+	switch {
+	case s.CompressionFormat != "" && s.CompressionFormat != types.CompressionFormatUncompressed:
+		return refuse(fmt.Sprintf("compresses (%s)", s.CompressionFormat), "set CompressionFormat to UNCOMPRESSED: parts are compressed inside")
+	case s.DataFormatConversionConfiguration != nil && aws.ToBool(s.DataFormatConversionConfiguration.Enabled):
+		return refuse("converts formats", "disable DataFormatConversionConfiguration: parts are Parquet already")
+	case s.ProcessingConfiguration != nil && aws.ToBool(s.ProcessingConfiguration.Enabled):
+		return refuse("has processors", "disable ProcessingConfiguration: a delimiter or a Lambda would damage parts")
+	case s.DynamicPartitioningConfiguration != nil && aws.ToBool(s.DynamicPartitioningConfiguration.Enabled):
+		return refuse("partitions dynamically", "use one created without dynamic partitioning: seal partitions by event time")
+	}
+	return nil
+}
+
+// Land implements pipeline.Sink.
+func (f *Firehose) Land(ctx context.Context, parts []pipeline.Part) error {
+	var batch []pipeline.Part
+	size := 0
+	flush := func() error {
+		defer func() { batch, size = nil, 0 }()
+		if len(batch) == 0 {
+			return nil
+		}
+		return f.put(ctx, batch)
+	}
+	for _, p := range parts {
+		if len(p.Body) > MaxRecordBytes {
+			if err := f.stage(ctx, p); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(batch) == maxBatchRecords || size+len(p.Body) > maxBatchBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		batch = append(batch, p)
+		size += len(p.Body)
+	}
+	return flush()
+}
+
+// put sends one batch, and the failed entries again until none is left or ctx is done. An
+// answer that was lost may mean a second copy of each part: seal tells them apart.
+func (f *Firehose) put(ctx context.Context, parts []pipeline.Part) error {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+		in := &firehose.PutRecordBatchInput{DeliveryStreamName: &f.stream}
+		for _, p := range parts {
+			in.Records = append(in.Records, types.Record{Data: p.Body})
+		}
+		out, err := f.client.PutRecordBatch(ctx, in)
+		var busy *types.ServiceUnavailableException
+		switch {
+		case errors.As(err, &busy): // how Firehose says that it throttles
+		case err != nil:
+			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, err)
+		case len(out.RequestResponses) != len(parts):
+			return fmt.Errorf("put %d parts from %s on delivery stream %s: %d responses", len(parts), parts[0].ID, f.stream, len(out.RequestResponses))
+		default:
+			var failed []pipeline.Part
+			for i, r := range out.RequestResponses {
+				if aws.ToString(r.ErrorCode) != "" {
+					failed = append(failed, parts[i])
+				}
+			}
+			if len(failed) == 0 {
+				return nil
+			}
+			parts = failed
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait/2))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+// stage puts a part that is too large for a record straight into staging.
+func (f *Firehose) stage(ctx context.Context, p pipeline.Part) error {
+	w := p.ID.Window
+	key := fmt.Sprintf("direct/%s-%s-%d-%d-%x.parquet", w.Lane, w.Incarnation, w.N, p.ID.Index, sha256.Sum256(p.Body))
+	// The name holds the content: what exists under it is this part.
+	if err := f.staging.Create(ctx, key, p.Body); err != nil && !errors.Is(err, pipeline.ErrExists) {
+		return fmt.Errorf("stage part %s of %d bytes: %w", p.ID, len(p.Body), err)
+	}
+	return nil
+}
