@@ -1,0 +1,166 @@
+// Package seal turns staging objects into lake objects: it finds the parts that Firehose
+// joined, claims them in the ledger, merges what it holds and publishes it. Its one rule: the
+// object that was created has the last word on what is published under its name.
+package seal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"telemetrylake/pipeline"
+)
+
+// A Store holds objects that are created once and never replaced.
+type Store interface {
+	List(ctx context.Context) iter.Seq2[pipeline.Object, error]
+	// Read returns the object's bytes, or pipeline.ErrNotFound if it is gone.
+	Read(ctx context.Context, o pipeline.Object) (*bytes.Reader, error)
+	// Create fails with pipeline.ErrExists if there is one.
+	Create(ctx context.Context, key string, body []byte) error
+	Remove(ctx context.Context, o pipeline.Object) error
+}
+
+// A Merger writes sorted parts of one table, partition and schema as one file with large row
+// groups, in the order of the named columns.
+type Merger interface {
+	Merge(ctx context.Context, w io.Writer, parts []*io.SectionReader, order []string, meta map[string]string) error
+}
+
+// A Folder ends windows whose parts are all in the lake, and halts lanes.
+type Folder interface {
+	Fold(ctx context.Context, lane pipeline.LaneID) error
+	Halt(ctx context.Context, lane pipeline.LaneID, why string) error
+}
+
+// Stages are what a Sealer works with.
+type Stages struct {
+	Staging Store
+	Lake    Store // keys begin with table/partition/
+	Damaged Store // bytes of staging objects that are no Parquet file; outside every table
+	Ledger  pipeline.Ledger
+	Folder  Folder
+	Merger  Merger
+	Log     *slog.Logger // nil: none
+}
+
+// A Sealer seals staging objects. Any number may work on the same staging at once.
+type Sealer struct {
+	Stages
+}
+
+// New returns a Sealer.
+func New(s Stages) *Sealer {
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Sealer{s}
+}
+
+// A Report counts what was done with staging objects.
+type Report struct {
+	Objects    int // staging objects read
+	Removed    int // of these, removed
+	Parts      int // parts found in them
+	Published  int // parts that this run marked published
+	Duplicates int // parts dropped because another copy is in the lake
+	Void       int // parts dropped because their window was given up
+	Waiting    int // parts whose other copy is claimed and not yet published; they stay
+	Created    int // lake objects
+	Rows       int // rows in them
+	Damaged    int // runs of bytes put aside
+	Kept       map[Keep]int
+}
+
+// Keep says why a part stays in staging: it is counted and alarmed, never published, never removed.
+type Keep string
+
+// Reasons to keep a part in staging.
+const (
+	Newer    Keep = "newer"    // written by a newer version
+	Foreign  Keep = "foreign"  // a Parquet file that is not ours
+	Unknown  Keep = "unknown"  // of an unknown lane or a window never begun
+	Mismatch Keep = "mismatch" // differs from its window's manifest; its lane is halted
+)
+
+func (r *Report) keep(k Keep) {
+	if r.Kept == nil {
+		r.Kept = map[Keep]int{}
+	}
+	r.Kept[k]++
+}
+
+// Add adds s to r.
+func (r *Report) Add(s Report) {
+	r.Objects += s.Objects
+	r.Removed += s.Removed
+	r.Parts += s.Parts
+	r.Published += s.Published
+	r.Duplicates += s.Duplicates
+	r.Void += s.Void
+	r.Waiting += s.Waiting
+	r.Created += s.Created
+	r.Rows += s.Rows
+	r.Damaged += s.Damaged
+	for k, n := range s.Kept {
+		for range n {
+			r.keep(k)
+		}
+	}
+}
+
+// Sweep seals every object in staging and folds the windows it touched. An object that fails
+// does not stop the others.
+func (s *Sealer) Sweep(ctx context.Context) (Report, error) {
+	var total Report
+	var errs []error
+	lanes := map[pipeline.LaneID]bool{}
+	for o, err := range s.Staging.List(ctx) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list staging: %w", err))
+			break
+		}
+		r, err := s.object(ctx, o, lanes)
+		total.Add(r)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	for _, l := range slices.Sorted(maps.Keys(lanes)) {
+		if err := s.Folder.Fold(ctx, l); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return total, errors.Join(errs...)
+}
+
+// Object seals one staging object.
+func (s *Sealer) Object(ctx context.Context, o pipeline.Object) (Report, error) {
+	lanes := map[pipeline.LaneID]bool{}
+	r, err := s.object(ctx, o, lanes)
+	for _, l := range slices.Sorted(maps.Keys(lanes)) {
+		err = errors.Join(err, s.Folder.Fold(ctx, l))
+	}
+	return r, err
+}
+
+func (s *Sealer) object(ctx context.Context, o pipeline.Object, lanes map[pipeline.LaneID]bool) (Report, error) {
+	w := &work{Sealer: s, object: o}
+	err := w.run(ctx)
+	for _, p := range w.parts {
+		lanes[p.meta.Window.Lane] = true
+	}
+	if err != nil {
+		return w.report, fmt.Errorf("seal %s: %w", o.Key, err)
+	}
+	return w.report, nil
+}
