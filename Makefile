@@ -1,0 +1,46 @@
+# make ci runs what CI runs. Nothing here needs more than Go and, for SQL, a C compiler.
+
+GO       ?= go
+DURATION ?= 10s
+
+.PHONY: build test race vet lint ci bench demo fuzz mutations
+
+build:
+	$(GO) build -o bin/ ./cmd/...
+
+test:
+	$(GO) test ./...
+
+race:
+	$(GO) test -race ./...
+
+vet:
+	$(GO) vet ./...
+
+# The linter's version is pinned in a module file of its own, so that it has no say in the
+# versions that the program is built with.
+lint: vet
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) tool -modfile=.ci/lint.mod staticcheck ./...
+
+ci:
+	.ci/run
+
+# Each benchmark once, to see that it runs; take BENCHTIME=1s to measure.
+BENCHTIME ?= 1x
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./...
+
+demo:
+	$(GO) run ./cmd/streamer demo
+
+# Each fuzz target for DURATION: go test takes one at a time.
+fuzz:
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | while IFS=: read -r file func; do \
+		target=$${func#func }; \
+		echo "$$target in $$(dirname $$file)"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(DURATION) $$(dirname $$file) || exit 1; \
+	done
+
+mutations:
+	$(GO) test ./pipeline -run TestMutations -search -v -timeout 2h

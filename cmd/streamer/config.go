@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"telemetrylake/schemas"
+)
+
+// settings are what run and the commands beside it are configured with. A setting has one
+// name in three spellings, strongest first: the flag --window-age, STREAMER_WINDOW_AGE in the
+// environment, window_age in the YAML file. Region, credentials and endpoints of AWS are not
+// among them: they come from the SDK's own chain (AWS_REGION, AWS_ENDPOINT_URL, …).
+type settings struct {
+	Contract   string
+	Table      string
+	Checkpoint string
+	Delivery   string
+	Staging    string
+	Damaged    string
+	Lake       string
+	LakeDir    string
+
+	WindowRecords int
+	WindowBytes   int
+	WindowAge     time.Duration
+	SealEvery     time.Duration
+	StopWithin    time.Duration
+
+	flags   *pflag.FlagSet
+	origins map[string]string
+}
+
+// newSettings returns the defaults, and a flag for each setting.
+func newSettings() *settings {
+	s := &settings{flags: pflag.NewFlagSet("settings", pflag.ContinueOnError), origins: map[string]string{}}
+	f := s.flags
+	f.StringVar(&s.Contract, "contract", "", "contract of the table: a YAML file, or one of "+strings.Join(schemas.Names(), ", "))
+	f.StringVar(&s.Table, "table", "", "DynamoDB table (default: the contract's)")
+	f.StringVar(&s.Checkpoint, "checkpoint-table", checkpointTable, "DynamoDB table for lanes, windows and claims; made if there is none")
+	f.StringVar(&s.Delivery, "delivery-stream", "", "Firehose delivery stream (default: the table's name)")
+	f.StringVar(&s.Staging, "staging", "", "where Firehose delivers: s3://bucket/prefix/")
+	f.StringVar(&s.Damaged, "damaged", "", "where bytes go that are no Parquet file: s3://bucket/prefix/ (default: damaged/ in the staging bucket)")
+	f.StringVar(&s.Lake, "lake", "", "where the tables are: s3://bucket/prefix/")
+	f.StringVar(&s.LakeDir, "lake-dir", "", "folder that holds the tables, to query without AWS")
+	f.IntVar(&s.WindowRecords, "window-records", 100_000, "a window is committed at this many records")
+	f.IntVar(&s.WindowBytes, "window-bytes", 64<<20, "or at this many bytes as received")
+	f.DurationVar(&s.WindowAge, "window-age", time.Minute, "or when its first record has waited this long")
+	f.DurationVar(&s.SealEvery, "seal-every", time.Minute, "how often staging is looked at")
+	f.DurationVar(&s.StopWithin, "stop-within", 20*time.Second, "after a signal, what is gathered is landed within this time, or left to the next start")
+	return s
+}
+
+// use gives a command the flags of the named settings, and --config.
+func (s *settings) use(c *cobra.Command, names ...string) {
+	for _, n := range names {
+		f := s.flags.Lookup(n)
+		if f == nil {
+			panic("no setting " + n) // a mistake in this package, seen by every test
+		}
+		c.Flags().AddFlag(f)
+	}
+	c.Flags().String("config", "", "YAML file with settings (environment: STREAMER_CONFIG)")
+}
+
+func envName(setting string) string {
+	return "STREAMER_" + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
+}
+
+func yamlName(setting string) string { return strings.ReplaceAll(setting, "-", "_") }
+
+// load fills in what the flags left open from the environment and the file, and remembers
+// where each value came from.
+func (s *settings) load(c *cobra.Command) error {
+	path, _ := c.Flags().GetString("config")
+	if path == "" {
+		path = os.Getenv("STREAMER_CONFIG")
+	}
+	file, err := readConfig(path, s.flags)
+	if err != nil {
+		return usage(err)
+	}
+	var errs []error
+	s.flags.VisitAll(func(f *pflag.Flag) {
+		value, fromEnv := os.LookupEnv(envName(f.Name))
+		entry, fromFile := file[f.Name]
+		switch {
+		case f.Changed:
+			s.origins[f.Name] = "flag"
+			return
+		case fromEnv:
+			s.origins[f.Name] = "environment"
+		case fromFile:
+			value, s.origins[f.Name] = entry.value, entry.at
+		default:
+			s.origins[f.Name] = "default"
+			return
+		}
+		if err := f.Value.Set(value); err != nil {
+			where := envName(f.Name)
+			if !fromEnv {
+				where = entry.at + ": " + yamlName(f.Name)
+			}
+			errs = append(errs, fmt.Errorf("%s: %q is no %s", where, value, kindOf(f)))
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return usage(err)
+	}
+	return nil
+}
+
+func kindOf(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "duration":
+		return "duration such as 90s or 15m"
+	case "int":
+		return "whole number"
+	}
+	return f.Value.Type()
+}
+
+// An entry is one line of a configuration file.
+type entry struct{ value, at string }
+
+// readConfig reads a YAML file of settings. Unknown and repeated keys are errors, with the
+// line and the nearest name.
+func readConfig(path string, known *pflag.FlagSet) (map[string]entry, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read configuration %s: there is no such file", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	var doc yaml.Node
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); err != nil {
+		if len(bytes.TrimSpace(text)) == 0 {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read configuration %s: %w", path, err)
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s:%d: write settings as key: value lines", path, root.Line)
+	}
+	entries := map[string]entry{}
+	var errs []error
+	for i := 0; i < len(root.Content); i += 2 {
+		k, v := root.Content[i], root.Content[i+1]
+		at := fmt.Sprintf("%s:%d", path, k.Line)
+		name := strings.ReplaceAll(k.Value, "_", "-")
+		switch {
+		case known.Lookup(name) == nil || strings.Contains(k.Value, "-"):
+			errs = append(errs, fmt.Errorf("%s: unknown setting %q; write one of %s", at, k.Value, settingNames(known)))
+		case v.Kind != yaml.ScalarNode:
+			errs = append(errs, fmt.Errorf("%s: %s takes one value", at, k.Value))
+		case entries[name] != entry{}:
+			errs = append(errs, fmt.Errorf("%s: %s is set twice, first at %s", at, k.Value, entries[name].at))
+		default:
+			entries[name] = entry{v.Value, at}
+		}
+	}
+	return entries, errors.Join(errs...)
+}
+
+func settingNames(known *pflag.FlagSet) string {
+	var names []string
+	known.VisitAll(func(f *pflag.Flag) { names = append(names, yamlName(f.Name)) })
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+
+	"telemetrylake/pipeline"
+)
+
+// explain shortens what AWS's SDK says to one line: which operation, on what, and what to do.
+// The original stays in the chain.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*pipeline.PersonError](err); ok {
+		return err
+	}
+	op, ok := errors.AsType[*smithy.OperationError](err)
+	if !ok {
+		return err
+	}
+	what := op.ServiceID + " " + op.OperationName
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
+		switch code := api.ErrorCode(); code {
+		case "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
+			return said{err, fmt.Sprintf("%s: not allowed (%s): allow it in the role's policy", what, api.ErrorMessage()), exitPerson}
+		case "UnrecognizedClientException", "InvalidSignatureException", "SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException":
+			return said{err, fmt.Sprintf("%s: the credentials were refused (%s): check AWS_PROFILE or the access key", what, code), exitPerson}
+		case "ResourceNotFoundException", "NoSuchBucket", "NotFound":
+			return said{err, fmt.Sprintf("%s: there is no such thing in %s (%s): check its name and AWS_REGION", what, region(), oneLine(errors.New(api.ErrorMessage()))), exitPerson}
+		default:
+			return said{err, fmt.Sprintf("%s: %s: %s", what, code, oneLine(errors.New(api.ErrorMessage()))), exitFailed}
+		}
+	}
+	if _, ok := errors.AsType[*net.OpError](err); ok {
+		return said{err, fmt.Sprintf("%s: cannot connect: %v: check AWS_ENDPOINT_URL, AWS_REGION and the network", what, lastOf(err)), exitFailed}
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return said{err, fmt.Sprintf("%s: %v: check AWS_ENDPOINT_URL, AWS_REGION and the network", what, lastOf(err)), exitFailed}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return said{err, what + ": no answer in time: check AWS_ENDPOINT_URL, AWS_REGION and the network", exitFailed}
+	}
+	if re, ok := errors.AsType[*awshttp.ResponseError](err); ok {
+		return said{err, fmt.Sprintf("%s: status %d: is AWS_ENDPOINT_URL the right service?", what, re.HTTPStatusCode()), exitFailed}
+	}
+	return err
+}
+
+// region is where the SDK looks, for people.
+func region() string {
+	for _, v := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
+		if r := os.Getenv(v); r != "" {
+			return "region " + r
+		}
+	}
+	return "this region"
+}
+
+// lastOf is the innermost error.
+func lastOf(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
+// said is an error put in our words.
+type said struct {
+	err  error
+	text string
+	code int
+}
+
+func (s said) Error() string { return s.text }
+
+func (s said) Unwrap() error { return s.err }

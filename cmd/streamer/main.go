@@ -1,0 +1,107 @@
+// Command streamer moves device telemetry from a DynamoDB table into a data lake that
+// Athena reads. The package knows flags, wiring and exit codes, and is the only one that
+// knows all others; its one rule: it holds no step of the pipeline itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"telemetrylake/pipeline"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// Exit codes.
+const (
+	exitOK     = 0 // finished, or ended by a signal
+	exitFailed = 1 // starting again may help
+	exitUsage  = 2 // wrong flags, files or configuration
+	exitPerson = 3 // a person must act; the message ends with what to do
+)
+
+// execute runs the command line and returns the exit code. An error is one line on stderr.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(stderr, "streamer: interrupted before it was finished")
+		return exitOK
+	}
+	fmt.Fprintln(stderr, "streamer: "+oneLine(err))
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	if _, ok := errors.AsType[*pipeline.PersonError](err); ok {
+		return exitPerson
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	if s, ok := errors.AsType[said](err); ok {
+		return s.code
+	}
+	return exitFailed
+}
+
+// oneLine joins an error of several lines, such as all that is wrong with a contract.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// A usageError is the caller's to correct: a flag, a file or a folder.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func usage(err error) error { return &usageError{err} }
+
+func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "streamer",
+		Short: "Device telemetry from DynamoDB into a lake that Athena reads, each row once",
+		Example: `  streamer demo
+  streamer ddl --contract device_telemetry`,
+		Args:          noArguments,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usagef("%w; see %s --help", err, c.CommandPath())
+	})
+	root.AddCommand(newDemo(), newLocal(), newLoad(), newRun(), newSeal(), newQuery(), newStatus(), newConfig(), newDDL(), newVersion())
+	return root
+}
+
+func noArguments(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no argument %q; see %s --help", c.CommandPath(), args[0], c.CommandPath())
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// progress shows on a terminal how far the writing is. On anything else it shows nothing.
+type progress struct {
+	out         io.Writer // nil: not a terminal
+	total, done int
+	begun, last time.Time
+}
+
+const progressEvery = 200 * time.Millisecond
+
+func newProgress(out io.Writer, total int) *progress {
+	p := &progress{total: total, begun: time.Now()}
+	if isTerminal(out) {
+		p.out = out
+	}
+	return p
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	// The null device is a character device too.
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}
+
+// add says that n more rows are written and read.
+func (p *progress) add(n int) {
+	p.done += n
+	now := time.Now()
+	if p.out == nil || now.Sub(p.last) < progressEvery {
+		return
+	}
+	p.last = now
+	rate := float64(p.done) / now.Sub(p.begun).Seconds()
+	left := time.Duration(float64(p.total-p.done) / rate * float64(time.Second))
+	fmt.Fprintf(p.out, "\r\x1b[K%d of %d rows (%d%%), %.0f a second, %s left", p.done, p.total, 100*p.done/max(p.total, 1), rate, left.Round(time.Second))
+}
+
+func (p *progress) clear() {
+	if p != nil && p.out != nil {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}

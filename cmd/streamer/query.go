@@ -1,0 +1,344 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"telemetrylake/athena"
+	"telemetrylake/athena/engine"
+	"telemetrylake/schemas"
+)
+
+// queryOptions are the flags of the query command.
+type queryOptions struct {
+	query  string // a name or SQL
+	params []string
+	list   bool
+	output string
+	limit  int // rows of a table; 0: all
+}
+
+func newQuery() *cobra.Command {
+	s := newSettings()
+	var o queryOptions
+	c := &cobra.Command{
+		Use:   "query NAME|SQL",
+		Short: "Query the lake in a folder with SQL",
+		Long: `Run a query on the lake in a folder: one that the program knows, by its name
+(--list shows them), or one SELECT; what has a space in it is taken for SQL. The
+tables are those of the contracts: readings by the contract's name, and beside
+them NAME_changes, NAME_tombstones and NAME_quarantine.
+
+Decimals keep every digit: in JSON they are texts, for many readers of JSON round
+numbers. NULL is not the empty text: a table shows NULL and "", CSV an empty field
+and "", JSON null and "". Times are in UTC.
+
+On a terminal long values are cut to fit 80 columns (or $COLUMNS), and a row of
+many columns is shown as lines. Into a file or a pipe everything is written.`,
+		Example: `  streamer query --list
+  streamer query average_climate_by_device --param from_day=2016-03-15
+  streamer query "SELECT device_id, MAX(celsius) FROM sensor_readings GROUP BY 1"
+  streamer query "SELECT * FROM device_telemetry WHERE dt = '2026-03-02'" -o csv > day.csv`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("%s takes one name or one SELECT in quotes, not %d arguments", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.query = args[0]
+			}
+			if err := o.check(c.Flags().Changed("limit")); err != nil {
+				return err
+			}
+			if o.list {
+				return listQueries(c.OutOrStdout(), o.output)
+			}
+			if err := s.load(c); err != nil {
+				return err
+			}
+			return runQuery(c, s, o)
+		},
+	}
+	s.use(c, "contract", "lake-dir")
+	f := c.Flags()
+	f.StringArrayVar(&o.params, "param", nil, "`NAME=VALUE` of a parameter of the query; may be repeated")
+	f.BoolVar(&o.list, "list", false, "list the queries that the program knows")
+	f.StringVarP(&o.output, "output", "o", "table", "table, json or csv")
+	f.IntVar(&o.limit, "limit", 100, "rows that a table shows; 0: all")
+	return c
+}
+
+func (o queryOptions) check(limited bool) error {
+	switch {
+	case o.list && o.query != "":
+		return usagef("--list takes no query %q; leave one of them out", o.query)
+	case o.list && o.output == "csv":
+		return usagef("--list prints no CSV; write -o table or -o json")
+	case !o.list && o.query == "":
+		return usagef("no query; name one (streamer query --list) or write a SELECT in quotes")
+	case o.output != "table" && o.output != "json" && o.output != "csv":
+		return usagef("unknown output %q; write -o table, -o json or -o csv", o.output)
+	case o.limit < 0:
+		return usagef("--limit %d is below 0", o.limit)
+	case limited && o.output != "table":
+		return usagef("--limit is for tables; write LIMIT in the SQL")
+	}
+	return nil
+}
+
+// listedQuery is a query in a list.
+type listedQuery struct {
+	Name       string        `json:"name"`
+	Purpose    string        `json:"purpose"`
+	Contract   string        `json:"contract"`
+	Parameters []listedParam `json:"parameters"`
+}
+
+type listedParam struct {
+	Name    string `json:"name"`
+	Type    string `json:"type"`
+	Default string `json:"default"`
+	Purpose string `json:"purpose"`
+}
+
+func listQueries(out io.Writer, output string) error {
+	var list []listedQuery
+	for _, q := range athena.Queries() {
+		l := listedQuery{q.Name, q.Purpose, q.Contract, []listedParam{}}
+		for _, p := range q.Parameters {
+			l.Parameters = append(l.Parameters, listedParam{p.Name, string(p.Type), p.Default, p.Purpose})
+		}
+		list = append(list, l)
+	}
+	if output == "json" {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(list)
+	}
+	for i, q := range list {
+		var b strings.Builder
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "%s\n  %s\n", q.Name, q.Purpose)
+		for _, p := range q.Parameters {
+			fmt.Fprintf(&b, "  --param %s=%s  %s\n", p.Name, strings.ToUpper(p.Type), p.Purpose)
+		}
+		if _, err := io.WriteString(out, b.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A statement is what runs: a query of ours with its values, or the caller's own.
+type statement struct {
+	sql  string
+	args []any
+	own  bool // the caller's
+}
+
+func (o queryOptions) statement() (statement, error) {
+	if strings.ContainsFunc(o.query, unicode.IsSpace) {
+		if len(o.params) > 0 {
+			return statement{}, usagef("--param is for a query by name; write the value into the SQL")
+		}
+		return statement{sql: o.query, own: true}, nil
+	}
+	q, err := findQuery(o.query)
+	if err != nil {
+		return statement{}, err
+	}
+	values := map[string]string{}
+	for _, pair := range o.params {
+		name, value, ok := strings.Cut(pair, "=")
+		if _, twice := values[name]; !ok || twice {
+			return statement{}, usagef("--param %q is not of the form NAME=VALUE, or its name stands there twice", pair)
+		}
+		values[name] = value
+	}
+	args, err := q.Args(values)
+	if err != nil {
+		return statement{}, usage(err)
+	}
+	return statement{sql: q.SQL, args: args}, nil
+}
+
+// findQuery finds a query of ours; an unknown name is answered with those that are like it.
+func findQuery(name string) (athena.Query, error) {
+	queries := athena.Queries()
+	for _, q := range queries {
+		if q.Name == name {
+			return q, nil
+		}
+	}
+	var near []string
+	for _, q := range queries {
+		if likeness(name, q.Name) >= 0.4 {
+			near = append(near, q.Name)
+		}
+	}
+	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(likeness(name, b), likeness(name, a)) })
+	if len(near) == 0 {
+		return athena.Query{}, usagef("there is no query %q; streamer query --list shows them", name)
+	}
+	return athena.Query{}, usagef("there is no query %q; did you mean %s?", name, strings.Join(near[:min(len(near), 3)], " or "))
+}
+
+// likeness is the share of pairs of letters that two names have in common: 1 for equal names.
+func likeness(a, b string) float64 {
+	pairs := map[string]int{}
+	for i := range len(a) - 1 {
+		pairs[a[i:i+2]]++
+	}
+	common := 0
+	for i := range len(b) - 1 {
+		if pairs[b[i:i+2]] > 0 {
+			pairs[b[i:i+2]]--
+			common++
+		}
+	}
+	return 2 * float64(common) / float64(max(len(a)+len(b)-2, 1))
+}
+
+func runQuery(c *cobra.Command, s *settings, o queryOptions) (err error) {
+	st, err := o.statement()
+	if err != nil {
+		return err
+	}
+	tables, err := queryTables(s)
+	if err != nil {
+		return err
+	}
+	if err := checkLake(s.LakeDir, tables); err != nil {
+		return err
+	}
+	ctx := c.Context()
+	lake, err := engine.OpenLake(ctx, s.LakeDir, tables)
+	if errors.Is(err, engine.ErrNoDuckDB) {
+		return usage(err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lake.Close()) }()
+	return st.run(ctx, lake, o, c.OutOrStdout())
+}
+
+func (st statement) run(ctx context.Context, lake *engine.Lake, o queryOptions, out io.Writer) error {
+	rows, err := lake.Rows(ctx, st.sql, st.args...)
+	if err != nil {
+		if st.own && ctx.Err() == nil {
+			return usage(err)
+		}
+		return err
+	}
+	defer rows.Close()
+	r, err := newRenderer(o, out, rows.Columns)
+	if err != nil {
+		return err
+	}
+	for {
+		row, err := rows.Next()
+		if errors.Is(err, io.EOF) {
+			return r.end()
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.row(row); err != nil {
+			return err
+		}
+	}
+}
+
+// queryTables are the tables of all contracts that the program knows, and of the one named.
+func queryTables(s *settings) ([]schemas.Table, error) {
+	contracts := map[string]*schemas.Contract{}
+	for _, name := range schemas.Names() {
+		c, err := schemas.Load(name)
+		if err != nil {
+			return nil, err
+		}
+		contracts[c.Name] = c
+	}
+	if s.Contract != "" {
+		c, err := loadContract(s.Contract)
+		if err != nil {
+			return nil, err
+		}
+		contracts[c.Name] = c
+	}
+	var tables []schemas.Table
+	for _, c := range contracts {
+		tables = append(tables, c.Tables()...)
+	}
+	return tables, nil
+}
+
+// checkLake says in one line what is wrong with a folder that is no lake.
+func checkLake(dir string, tables []schemas.Table) error {
+	if dir == "" {
+		return usagef("no lake named; set --lake-dir or STREAMER_LAKE_DIR to the folder that holds a folder for each table")
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return usagef("there is no folder %s; set --lake-dir to the folder that holds a folder for each table", dir)
+	case err != nil:
+		return usagef("look at the lake: %w", err)
+	case !info.IsDir():
+		return usagef("%s is a file; set --lake-dir to the folder that holds a folder for each table", dir)
+	}
+	for _, t := range tables {
+		found, err := hasObject(filepath.Join(dir, t.Name))
+		if err != nil {
+			return fmt.Errorf("look at the lake: %w", err)
+		}
+		if found {
+			return nil
+		}
+	}
+	for inside := range strings.SplitSeq("s3/"+lakeBucket+" ..", " ") {
+		other := filepath.Join(dir, inside)
+		for _, t := range tables {
+			if found, err := hasObject(filepath.Join(other, t.Name)); err == nil && found {
+				return usagef("%s holds no tables, but %s does; set --lake-dir to that", dir, other)
+			}
+		}
+	}
+	return fmt.Errorf("the lake %s holds no rows yet; streamer run and streamer seal bring them there", dir)
+}
+
+// hasObject reports whether a folder, which need not be there, holds a Parquet file.
+func hasObject(dir string) (bool, error) {
+	found := false
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !d.IsDir() && filepath.Ext(path) == ".parquet" {
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found, err
+}

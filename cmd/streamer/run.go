@@ -1,0 +1,441 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/seal"
+	"telemetrylake/pipeline/stream"
+)
+
+func newRun() *cobra.Command {
+	s := newSettings()
+	var untilDrained bool
+	var output, level string
+	c := &cobra.Command{
+		Use:   "run --contract NAME",
+		Short: "Move a table's stream into its lake until it is stopped",
+		Long: `Read the stream of a DynamoDB table, land its records through Firehose, and seal
+what Firehose delivered into the lake. One process does it all. It can be killed
+at any moment: the next start goes on where the checkpoint table says.
+
+SIGTERM and Ctrl-C land what is gathered and end it. --until-drained ends it once
+everything that was written before the start is in the lake.`,
+		Example: `  streamer run --contract device_telemetry --staging s3://my-staging/delivered/ --lake s3://my-lake/
+  streamer run --contract sensor_readings --until-drained
+  streamer run --config streamer.yaml --log-level info`,
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return usagef("unknown output %q; write -o table or -o json", output)
+			}
+			log, err := newLog(c.ErrOrStderr(), level)
+			if err != nil {
+				return err
+			}
+			if err := s.load(c); err != nil {
+				return err
+			}
+			r, err := openRunner(c.Context(), s, log)
+			if err != nil {
+				return explain(err)
+			}
+			r.untilDrained = untilDrained
+			r.status = newStatusLine(c.ErrOrStderr())
+			err = r.run(c.Context())
+			r.status.clear()
+			if err != nil {
+				return explain(err)
+			}
+			return r.print(c.OutOrStdout(), output)
+		},
+	}
+	s.use(c, "contract", "table", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
+		"window-records", "window-bytes", "window-age", "seal-every", "stop-within")
+	f := c.Flags()
+	f.BoolVar(&untilDrained, "until-drained", false, "end once everything written before the start is in the lake")
+	f.StringVarP(&output, "output", "o", "table", "what is printed at the end: table or json")
+	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
+	return c
+}
+
+// newLog writes lines of key=value pairs.
+func newLog(w io.Writer, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usagef("unknown log level %q; write debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+}
+
+// A runner moves one table's records and seals them, in two loops.
+type runner struct {
+	*line
+	lane0        pipeline.LaneID
+	log          *slog.Logger
+	sealEvery    time.Duration
+	stopWithin   time.Duration
+	untilDrained bool
+	status       *statusLine
+	start        time.Time
+
+	mu     sync.Mutex
+	totals runTotals
+}
+
+// runTotals are what a run did, for its last words.
+type runTotals struct {
+	Windows     int     `json:"windows"`
+	Rows        int     `json:"rows"`
+	Changes     int     `json:"changes"`
+	Tombstones  int     `json:"tombstones"`
+	Quarantined int     `json:"quarantined"`
+	Ignored     int     `json:"ignored"`
+	Parts       int     `json:"parts"`
+	Staging     int     `json:"staging_objects"`
+	Sealed      int     `json:"sealed_objects"`
+	SealedRows  int     `json:"sealed_rows"`
+	Unsealed    int     `json:"unsealed_windows"`
+	Drained     bool    `json:"drained"`
+	Seconds     float64 `json:"seconds"`
+}
+
+// openRunner checks everything that a run needs before it reads the first record.
+func openRunner(ctx context.Context, s *settings, log *slog.Logger) (*runner, error) {
+	p, err := s.places()
+	if err != nil {
+		return nil, err
+	}
+	c, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.findStream(ctx, c); err != nil {
+		return nil, err
+	}
+	l, err := wire(c, p, wireOptions{
+		Limits: pipeline.Limits{Records: s.WindowRecords, Bytes: s.WindowBytes, Age: s.WindowAge},
+		Log:    log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for name, b := range map[string]interface {
+		Check(context.Context) error
+	}{"staging": l.staging, "lake": l.lake} {
+		if err := b.Check(ctx); err != nil {
+			return nil, fmt.Errorf("look at --%s: %w", name, err)
+		}
+	}
+	r := &runner{line: l, lane0: laneOf(p.Contract), log: log, sealEvery: s.SealEvery, stopWithin: s.StopWithin, start: time.Now()}
+	l.gatherer.OnWindow = r.committed
+	if err := l.open(ctx); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *runner) committed(m *pipeline.Manifest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := m.Counts()
+	r.totals.Windows++
+	r.totals.Parts += len(m.Parts)
+	r.totals.Rows += c.Rows
+	r.totals.Changes += c.Changes
+	r.totals.Tombstones += c.Tombstones
+	r.totals.Quarantined += c.Quarantined
+	r.totals.Ignored += c.Ignored
+	r.status.show(r.totals)
+}
+
+func (r *runner) sealed(rep seal.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.totals.Staging += rep.Removed
+	r.totals.Sealed += rep.Created
+	r.totals.SealedRows += rep.Rows
+	r.status.show(r.totals)
+}
+
+func (r *runner) run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	moved := make(chan struct{})
+	g.Go(func() error {
+		defer close(moved)
+		return r.move(gctx)
+	})
+	g.Go(func() error { return r.seal(gctx, moved) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	st, err := r.store.Lane(context.WithoutCancel(ctx), r.lane0)
+	if err != nil {
+		r.log.Warn("cannot tell how many windows are not sealed", "error", err)
+	}
+	r.totals.Unsealed = st.Unsealed()
+	r.totals.Seconds = time.Since(r.start).Seconds()
+	return nil
+}
+
+// move reads and lands until ctx is done or, if asked, the stream is drained. What was begun
+// when ctx ends has stopWithin to get to its commit; what does not is recovered at the next start.
+func (r *runner) move(ctx context.Context) error {
+	work, cancel := graceful(ctx, r.stopWithin)
+	defer cancel()
+	reopen := false
+	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
+		var err error
+		if reopen {
+			r.reader.Reset()
+			err = r.lane.Open(work)
+		}
+		if err == nil {
+			err = r.read(ctx, work, func() { wait = time.Second })
+		}
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, pipeline.ErrFenced):
+			return pipeline.NeedPerson(err, "two processes run this lane; stop one of them")
+		case needsPerson(err):
+			return err
+		case ctx.Err() != nil:
+			r.log.Warn("stopped before the last window was committed; the next start goes on", "error", err)
+			return nil
+		}
+		r.log.Warn("starting again from the checkpoint", "in", wait, "error", explain(err))
+		reopen = true
+		if err := pause(ctx, wait/2+rand.N(wait/2)); err != nil {
+			return nil
+		}
+	}
+}
+
+// graceful returns a context that ends some time after ctx does.
+func graceful(ctx context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(within, cancel)
+		context.AfterFunc(work, func() { t.Stop() })
+	})
+	return work, func() { stop(); cancel() }
+}
+
+func needsPerson(err error) bool {
+	_, ok := errors.AsType[*pipeline.PersonError](err)
+	return ok
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// Waits between rounds, as Lambda polls and as patience allows.
+const (
+	pollBusy = 250 * time.Millisecond
+	pollIdle = time.Second
+)
+
+// read makes windows of the stream. It returns nil once ctx is done or the stream is drained,
+// with everything gathered committed.
+func (r *runner) read(ctx, work context.Context, progressed func()) error {
+	d := newDrain(r.start)
+	add := func(b pipeline.Batch) error { return r.gatherer.Add(work, b) }
+	for ctx.Err() == nil {
+		info, err := r.reader.Round(ctx, add)
+		if err != nil {
+			if ctx.Err() != nil {
+				break // the round was cut short, not the gathering
+			}
+			return err
+		}
+		if info.Failed != nil {
+			r.log.Warn("part of the stream could not be read", "error", explain(info.Failed))
+		}
+		if err := r.gatherer.FlushDue(work); err != nil {
+			return err
+		}
+		if r.untilDrained && d.see(info, time.Now()) {
+			r.totals.Drained = true
+			break
+		}
+		wait := pollIdle
+		switch {
+		case info.Records >= 1000:
+			wait = 0
+		case info.Records > 0:
+			wait = pollBusy
+		}
+		if info.Records > 0 {
+			progressed()
+		}
+		if wait > 0 && pause(ctx, wait) != nil {
+			break
+		}
+	}
+	return r.gatherer.Flush(work)
+}
+
+// A drain tells when everything written before a time has been read: every shard has shown a
+// record created after it, or has been empty for some pages and some time. One empty page
+// means nothing: a shard may give some though records lie ahead.
+type drain struct {
+	since  time.Time
+	shards map[pipeline.ShardID]*emptiness
+}
+
+type emptiness struct {
+	pages int
+	from  time.Time
+}
+
+const (
+	drainPages = 5
+	drainTime  = 10 * time.Second
+)
+
+func newDrain(since time.Time) *drain {
+	return &drain{since: since, shards: map[pipeline.ShardID]*emptiness{}}
+}
+
+func (d *drain) see(info stream.RoundInfo, now time.Time) bool {
+	all := len(info.Shards) > 0 && info.Failed == nil
+	for _, s := range info.Shards {
+		e := d.shards[s.ID]
+		if e == nil {
+			e = &emptiness{}
+			d.shards[s.ID] = e
+		}
+		switch s.State {
+		case stream.Finished:
+			continue
+		case stream.Tip:
+			if e.pages++; e.pages == 1 {
+				e.from = now
+			}
+		default:
+			e.pages = 0
+		}
+		// Creation times are whole seconds, rounded down.
+		past := s.Created.After(d.since)
+		empty := e.pages >= drainPages && now.Sub(e.from) >= drainTime
+		all = all && (past || empty)
+	}
+	return all
+}
+
+// seal sweeps staging at intervals. Once moving has ended with a drained stream it sweeps until
+// every window is in the lake.
+func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
+	every := r.sealEvery
+	for {
+		rep, err := r.sealer.Sweep(ctx)
+		r.sealed(rep)
+		switch {
+		case err != nil && needsPerson(err):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			r.log.Warn("sealing goes on at the next sweep", "error", explain(err))
+		}
+		select {
+		case <-moved:
+			if !r.totals.Drained {
+				return nil
+			}
+			every = min(every, time.Second)
+			if err := r.store.Fold(ctx, r.lane0); err != nil && ctx.Err() == nil {
+				r.log.Warn("folding goes on at the next sweep", "error", explain(err))
+			}
+			st, err := r.store.Lane(ctx, r.lane0)
+			if err == nil && st.Unsealed() == 0 {
+				return nil
+			}
+		default:
+		}
+		select {
+		case <-moved:
+			every = min(every, time.Second)
+			if pause(ctx, every) != nil {
+				return nil
+			}
+		case <-time.After(every):
+		case <-ctx.Done():
+			// What is gathered is being landed; it is sealed by the next start or another sweep.
+			<-moved
+			return nil
+		}
+	}
+}
+
+func (r *runner) print(w io.Writer, output string) error {
+	t := r.totals
+	if output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(t)
+	}
+	table(w, nil, [][]string{
+		{"Windows committed", count(t.Windows)},
+		{"  rows", count(t.Rows)},
+		{"  changes", count(t.Changes)},
+		{"  tombstones", count(t.Tombstones)},
+		{"  quarantined", count(t.Quarantined)},
+		{"  refused by the contract", count(t.Ignored)},
+		{"  parts", count(t.Parts)},
+		{"Staging objects sealed", count(t.Staging)},
+		{"Lake objects made", count(t.Sealed)},
+		{"  rows in them", count(t.SealedRows)},
+		{"Windows not sealed yet", count(t.Unsealed)},
+	})
+	return nil
+}
+
+// A statusLine shows on a terminal what a run has done so far.
+type statusLine struct {
+	out         io.Writer // nil: not a terminal
+	begun, last time.Time
+}
+
+func newStatusLine(w io.Writer) *statusLine {
+	s := &statusLine{begun: time.Now()}
+	if isTerminal(w) {
+		s.out = w
+	}
+	return s
+}
+
+func (s *statusLine) show(t runTotals) {
+	if s == nil || s.out == nil || time.Since(s.last) < progressEvery {
+		return
+	}
+	s.last = time.Now()
+	rate := float64(t.Rows) / time.Since(s.begun).Seconds()
+	fmt.Fprintf(s.out, "\r\x1b[K%s rows in %s windows, %.0f a second; %s rows sealed", count(t.Rows), count(t.Windows), rate, count(t.SealedRows))
+}
+
+func (s *statusLine) clear() {
+	if s != nil && s.out != nil {
+		fmt.Fprint(s.out, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/checkpoint"
+)
+
+func newStatus() *cobra.Command {
+	s := newSettings()
+	var output string
+	c := &cobra.Command{
+		Use:     "status",
+		Short:   "Tell what is in flight, what is in the lake, and what is missing",
+		Example: `  streamer status --contract device_telemetry --staging s3://my-staging/delivered/ --lake s3://my-lake/`,
+		Args:    noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return usagef("unknown output %q; write -o table or -o json", output)
+			}
+			if err := s.load(c); err != nil {
+				return err
+			}
+			st, err := readStatus(c.Context(), s)
+			if err != nil {
+				return explain(err)
+			}
+			if output == "json" {
+				enc := json.NewEncoder(c.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(st)
+			}
+			return st.print(c.OutOrStdout())
+		},
+	}
+	s.use(c, "contract", "table", "checkpoint-table", "staging", "damaged", "lake")
+	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return c
+}
+
+// A status is what the checkpoint table and the buckets say of one table's way.
+type status struct {
+	Table   string          `json:"table"`
+	Stream  string          `json:"stream"`
+	Lane    laneStatus      `json:"lane"`
+	Shards  []shardStatus   `json:"shards"`
+	Gaps    int             `json:"gaps"`
+	Staging objectsStatus   `json:"staging"`
+	Lake    []objectsStatus `json:"lake"`
+}
+
+type laneStatus struct {
+	Name           string `json:"name"`
+	Started        bool   `json:"started"`
+	NextWindow     int64  `json:"next_window"`
+	PendingWindow  int64  `json:"pending_window,omitempty"`
+	CompleteWindow int64  `json:"complete_through_window"`
+	Unsealed       int    `json:"unsealed_windows"`
+	UnsealedRows   int    `json:"unsealed_rows"`
+	Halted         string `json:"halted,omitempty"`
+}
+
+type shardStatus struct {
+	ID     string `json:"id"`
+	Parent string `json:"parent,omitempty"`
+	Lane   string `json:"lane"`
+	At     string `json:"committed,omitempty"`
+	End    bool   `json:"end"`
+}
+
+type objectsStatus struct {
+	Name    string `json:"name"`
+	Objects int    `json:"objects"`
+	Bytes   int64  `json:"bytes"`
+}
+
+func readStatus(ctx context.Context, s *settings) (*status, error) {
+	p, err := s.places()
+	if err != nil {
+		return nil, err
+	}
+	c, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.findStream(ctx, c); err != nil {
+		return nil, err
+	}
+	l, err := wire(c, p, wireOptions{})
+	if err != nil {
+		return nil, err
+	}
+	st := &status{Table: p.Table, Stream: p.StreamARN}
+	if err := st.readLane(ctx, l.store, laneOf(p.Contract)); err != nil {
+		return nil, err
+	}
+	st.Staging.Name = p.Staging.String()
+	for o, err := range l.staging.List(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		st.Staging.add(o)
+	}
+	at := map[string]int{}
+	for i, t := range p.Contract.Tables() {
+		st.Lake = append(st.Lake, objectsStatus{Name: t.Name})
+		at[t.Name] = i
+	}
+	for o, err := range l.lake.List(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		name, _, _ := strings.Cut(o.Key, "/")
+		if i, ours := at[name]; ours {
+			st.Lake[i].add(o)
+		}
+	}
+	return st, nil
+}
+
+func (o *objectsStatus) add(ob pipeline.Object) {
+	o.Objects++
+	o.Bytes += ob.Size
+}
+
+func (st *status) readLane(ctx context.Context, store *checkpoint.Store, id pipeline.LaneID) error {
+	lane, err := store.Lane(ctx, id)
+	if err != nil {
+		return err
+	}
+	st.Lane = laneStatus{
+		Name: string(id), Started: lane.Exists, NextWindow: lane.Next, PendingWindow: lane.Pending,
+		CompleteWindow: lane.Watermark, Unsealed: lane.Unsealed(), Halted: lane.Halted,
+	}
+	for _, w := range lane.Windows {
+		if w.State == pipeline.WindowPending || w.State == pipeline.WindowCommitted {
+			st.Lane.UnsealedRows += w.Counts.Rows
+		}
+	}
+	shards, gaps, err := store.StreamStatus(ctx, st.Stream)
+	if err != nil {
+		return err
+	}
+	st.Gaps = gaps
+	for _, s := range shards {
+		st.Shards = append(st.Shards, shardStatus{string(s.ID), string(s.Parent), string(s.Lane), string(s.At.Seq), s.At.End})
+	}
+	return nil
+}
+
+func (st *status) print(w io.Writer) error {
+	open, ended := 0, 0
+	for _, s := range st.Shards {
+		if s.End {
+			ended++
+		} else {
+			open++
+		}
+	}
+	rows := [][]string{
+		{"Table", st.Table},
+		{"Shards", fmt.Sprintf("%d being read, %d read to their end", open, ended)},
+		{"Lane", st.Lane.Name},
+	}
+	if !st.Lane.Started {
+		rows = append(rows, []string{"", "never started"})
+	} else {
+		rows = append(rows,
+			[]string{"  in the lake", fmt.Sprintf("every window up to %d", st.Lane.CompleteWindow)},
+			[]string{"  in flight", fmt.Sprintf("%d windows with %s rows", st.Lane.Unsealed, count(st.Lane.UnsealedRows))})
+	}
+	if st.Lane.Halted != "" {
+		rows = append(rows, []string{"  HALTED", st.Lane.Halted})
+	}
+	rows = append(rows, []string{"Gaps", fmt.Sprint(st.Gaps)})
+	table(w, nil, rows)
+	fmt.Fprintln(w)
+	var sizes [][]string
+	for _, o := range append([]objectsStatus{st.Staging}, st.Lake...) {
+		sizes = append(sizes, []string{o.Name, count(o.Objects), count(int(o.Bytes / 1024))})
+	}
+	table(w, []string{"place", "objects", "KiB"}, sizes)
+	return nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams"
+	"github.com/aws/aws-sdk-go-v2/service/firehose"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/checkpoint"
+	"telemetrylake/pipeline/columnar"
+	"telemetrylake/pipeline/lake"
+	"telemetrylake/pipeline/seal"
+	"telemetrylake/pipeline/stream"
+	"telemetrylake/schemas"
+)
+
+// clients are the AWS services that a run talks to.
+type clients struct {
+	dynamodb *dynamodb.Client
+	streams  *dynamodbstreams.Client
+	firehose *firehose.Client
+	s3       *s3.Client
+}
+
+func newClients(cfg aws.Config) clients {
+	return clients{
+		dynamodb: dynamodb.NewFromConfig(cfg),
+		streams:  dynamodbstreams.NewFromConfig(cfg),
+		firehose: firehose.NewFromConfig(cfg),
+		s3: s3.NewFromConfig(cfg, func(o *s3.Options) {
+			// An endpoint of one's own rarely has a name for each bucket.
+			o.UsePathStyle = cfg.BaseEndpoint != nil
+		}),
+	}
+}
+
+// places say where the records of one table come from and go to.
+type places struct {
+	Contract   *schemas.Contract
+	Table      string // DynamoDB table, for a run that looks its stream up
+	StreamARN  string
+	Checkpoint string // table
+	Delivery   string // delivery stream
+	Staging    location
+	Damaged    location // outside of what Staging lists
+	Lake       location
+}
+
+// A location is a prefix of a bucket.
+type location struct{ Bucket, Prefix string }
+
+// wireOptions are what a caller may want to choose.
+type wireOptions struct {
+	Limits pipeline.Limits
+	Now    func() time.Time
+	Log    *slog.Logger // nil: none
+}
+
+// A line moves the records of one table into its lake: what reads, what makes windows, and
+// what seals.
+type line struct {
+	store    *checkpoint.Store
+	sink     *lake.Firehose
+	staging  *lake.Bucket
+	lake     *lake.Bucket
+	reader   *stream.Reader
+	lane     *pipeline.Lane
+	gatherer *pipeline.Gatherer
+	sealer   *seal.Sealer
+	onBatch  func(pipeline.Batch) // called before a batch is gathered; may be nil
+}
+
+// laneOf is the lane of a process that reads all shards of a table.
+func laneOf(c *schemas.Contract) pipeline.LaneID { return pipeline.LaneID("run-" + c.Name) }
+
+// wire puts the stages of one table together. Nothing is called yet: open does.
+func wire(c clients, p places, o wireOptions) (*line, error) {
+	mem := memory.DefaultAllocator
+	l := &line{
+		store:   checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now}),
+		staging: lake.NewBucket(c.s3, p.Staging.Bucket, p.Staging.Prefix),
+		lake:    lake.NewBucket(c.s3, p.Lake.Bucket, p.Lake.Prefix),
+	}
+	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging)
+	l.reader = stream.New(c.streams, stream.Options{
+		StreamARN: p.StreamARN,
+		Shards:    l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run),
+		Logger:    o.Log,
+		Now:       o.Now,
+	})
+	var err error
+	l.lane, err = pipeline.NewLane(pipeline.Stages{
+		Decoder: columnar.NewDecoder(mem), Encoder: columnar.NewEncoder(mem), Sink: l.sink,
+		Checkpoints: l.store, Contracts: l.store, Replayer: l.reader,
+	}, pipeline.LaneOptions{Lane: laneOf(p.Contract), Stream: p.StreamARN, Contract: p.Contract, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	now := o.Now
+	if now == nil {
+		now = time.Now
+	}
+	l.gatherer = pipeline.NewGatherer(l.lane, o.Limits, now)
+	l.sealer = newSealer(c, p, o)
+	return l, nil
+}
+
+// newSealer puts together what seals. It needs no contract: parts say what they are.
+func newSealer(c clients, p places, o wireOptions) *seal.Sealer {
+	store := checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now})
+	return seal.New(seal.Stages{
+		Staging: lake.NewBucket(c.s3, p.Staging.Bucket, p.Staging.Prefix),
+		Lake:    lake.NewBucket(c.s3, p.Lake.Bucket, p.Lake.Prefix),
+		Damaged: lake.NewBucket(c.s3, p.Damaged.Bucket, p.Damaged.Prefix),
+		Ledger:  store, Folder: store, Merger: columnar.NewMerger(memory.DefaultAllocator), Log: o.Log,
+	})
+}
+
+// open makes the checkpoint table if there is none, checks the delivery stream and takes the
+// lane over.
+func (l *line) open(ctx context.Context) error {
+	if err := l.store.Create(ctx); err != nil {
+		return err
+	}
+	if err := l.sink.Check(ctx); err != nil {
+		return err
+	}
+	return l.lane.Open(ctx)
+}
+
+// catchUp reads rounds until another would find nothing, and makes windows as they come due:
+// the end of a shard must be committed before its children are read.
+func (l *line) catchUp(ctx context.Context) error {
+	add := func(b pipeline.Batch) error {
+		if l.onBatch != nil {
+			l.onBatch(b)
+		}
+		return l.gatherer.Add(ctx, b)
+	}
+	for {
+		info, err := l.reader.Round(ctx, add)
+		if err != nil {
+			return err
+		}
+		if err := l.gatherer.FlushDue(ctx); err != nil {
+			return err
+		}
+		if info.Failed != nil || info.CaughtUp() {
+			return info.Failed
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
