@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,7 @@ type world struct {
 	turns *pipelinetest.Turns
 	off   switches
 	log   []string
+	sawMu sync.Mutex
 	saw   map[string]int // what happened, so that a test can tell that histories are not tame
 
 	old, new  *schemas.Contract // the new one accepts one decimal less
@@ -276,7 +278,7 @@ type countReplays struct {
 }
 
 func (c countReplays) Replay(ctx context.Context, rs []pipeline.Range, emit func(pipeline.Batch) error) error {
-	c.w.saw["windows replayed"]++
+	c.w.happened("windows replayed", 1)
 	return c.Replayer.Replay(ctx, rs, emit)
 }
 
@@ -295,7 +297,7 @@ func (w *world) write(c *schemas.Contract) func(context.Context, *pipelinetest.A
 			case ctx.Err() != nil:
 				return ctx.Err()
 			case errors.Is(err, pipeline.ErrFenced):
-				w.saw["writers fenced"]++
+				w.happened("writers fenced", 1)
 				return nil
 			case errors.As(err, &person), !errors.Is(err, pipelinetest.ErrInjected):
 				return err
@@ -362,11 +364,18 @@ func (w *world) seal(ctx context.Context, a *pipelinetest.Actor) error {
 }
 
 func (w *world) note(r seal.Report) {
-	w.saw["staging objects sealed"] += r.Removed
-	w.saw["parts in them"] += r.Parts
-	w.saw["copies dropped"] += r.Duplicates
-	w.saw["parts that waited for another copy"] += r.Waiting
-	w.saw["lake objects"] += r.Created
+	w.happened("staging objects sealed", r.Removed)
+	w.happened("parts in them", r.Parts)
+	w.happened("copies dropped", r.Duplicates)
+	w.happened("parts that waited for another copy", r.Waiting)
+	w.happened("lake objects", r.Created)
+}
+
+// happened counts. An actor counts outside of its turn too.
+func (w *world) happened(what string, n int) {
+	w.sawMu.Lock()
+	defer w.sawMu.Unlock()
+	w.saw[what] += n
 }
 
 // onlyInjected reports whether nothing but injected failures is joined in err.
@@ -404,7 +413,7 @@ func (w *world) run(t *testing.T) {
 			w.device(t)
 		case x < 0.083 && reshards > 0:
 			reshards--
-			w.saw["reshards"]++
+			w.happened("reshards", 1)
 			must(t, w.env.Reshard(w.table.Name))
 		case x < 0.0845:
 			w.changed = true
@@ -670,7 +679,7 @@ func (w *world) compare(t *testing.T) error {
 		}
 	}
 	for _, kind := range []string{"readings", "changes", "tombstones", "quarantine", "either"} {
-		w.saw["rows"] += len(w.truth[kind])
+		w.happened("rows", len(w.truth[kind]))
 	}
 	for key, n := range w.puts {
 		if n > 1 {

@@ -98,7 +98,7 @@ func (l *Lane) recover(ctx context.Context, m *Manifest) error {
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
-	parts, err := l.encode(c, m, batches)
+	parts, err := l.again(c, m, batches)
 	if err != nil {
 		return err
 	}
@@ -291,24 +291,14 @@ func (l *Lane) position(ctx context.Context, s ShardID) (Position, error) {
 	return p, nil
 }
 
-// encode decodes the batches and makes the parts. A manifest without counts is filled in and
-// cut by size; one that has them is what the rows must agree with, else a person is needed:
-// landing other rows under the same window would lose or double some.
+// encode makes the parts of a new window, and fills in its manifest: counts, and where the
+// rows were cut.
 func (l *Lane) encode(c *schemas.Contract, m *Manifest, batches []Batch) ([]Part, error) {
 	rows, err := l.stages.Decoder.Decode(c, batches)
 	if err != nil {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
 	defer rows.Release()
-	if m == l.state.Pending {
-		for _, s := range m.Shards {
-			if got := rows.Counts[s.Shard]; got != s.Counts {
-				return nil, NeedPerson(fmt.Errorf("shard %s replayed as %+v, the manifest says %+v", s.Shard, got, s.Counts),
-					"do not restart; report the window and the stream's records between its first and last number")
-			}
-		}
-		return l.cut.byManifest(m, rows)
-	}
 	for i, s := range m.Shards {
 		m.Shards[i].Counts = rows.Counts[s.Shard]
 	}
@@ -324,6 +314,23 @@ func (l *Lane) encode(c *schemas.Contract, m *Manifest, batches []Batch) ([]Part
 		return nil, fmt.Errorf("manifest of %d bytes: %w", len(b), errTooLarge)
 	}
 	return parts, nil
+}
+
+// again makes the parts of a window that is begun, as its manifest says. Where the rows do not
+// agree with it a person is needed: landing others under the same window would lose or double some.
+func (l *Lane) again(c *schemas.Contract, m *Manifest, batches []Batch) ([]Part, error) {
+	rows, err := l.stages.Decoder.Decode(c, batches)
+	if err != nil {
+		return nil, fmt.Errorf("decode: %w", err)
+	}
+	defer rows.Release()
+	for _, s := range m.Shards {
+		if got := rows.Counts[s.Shard]; got != s.Counts {
+			return nil, NeedPerson(fmt.Errorf("shard %s replayed as %+v, the manifest says %+v", s.Shard, got, s.Counts),
+				"do not restart; report the window and the stream's records between its first and last number")
+		}
+	}
+	return l.cut.byManifest(m, rows)
 }
 
 // errTooLarge means that a window must be split.

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -101,17 +103,36 @@ func (b *Bucket) Read(ctx context.Context, o pipeline.Object) (*bytes.Reader, er
 // Create puts an object that does not exist yet. It fails with pipeline.ErrExists if it does;
 // after a lost answer that may be our own.
 func (b *Bucket) Create(ctx context.Context, key string, body []byte) error {
-	_, err := b.client.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: &b.bucket, Key: aws.String(b.prefix + key), Body: bytes.NewReader(body),
-		IfNoneMatch: aws.String("*"), ContentType: aws.String("application/vnd.apache.parquet"),
-	})
-	if status(err) == http.StatusPreconditionFailed {
-		return fmt.Errorf("create %s%s: %w", b, key, pipeline.ErrExists)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		_, err := b.client.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: &b.bucket, Key: aws.String(b.prefix + key), Body: bytes.NewReader(body),
+			IfNoneMatch: aws.String("*"), ContentType: aws.String("application/vnd.apache.parquet"),
+		})
+		switch status(err) {
+		case http.StatusPreconditionFailed:
+			return fmt.Errorf("create %s%s: %w", b, key, pipeline.ErrExists)
+		case http.StatusConflict: // another create of the key is under way: who wins is not known yet
+			if sleep(ctx, wait) == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("create %s%s: %w", b, key, err)
+		}
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("create %s%s: %w", b, key, err)
+}
+
+// sleep waits for between half of d and d.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d/2 + rand.N(d/2))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
 	}
-	return nil
 }
 
 // Remove deletes an object. One that is gone already is no error.

@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -69,6 +69,16 @@ func (f *Firehose) Check(ctx context.Context) error {
 	case s.DynamicPartitioningConfiguration != nil && aws.ToBool(s.DynamicPartitioningConfiguration.Enabled):
 		return refuse("partitions dynamically", "use one created without dynamic partitioning: seal partitions by event time")
 	}
+	bucket := strings.TrimPrefix(aws.ToString(s.BucketARN), "arn:aws:s3:::")
+	if i := strings.LastIndex(bucket, ":::"); i >= 0 { // another partition, such as arn:aws-cn
+		bucket = bucket[i+len(":::"):]
+	}
+	if prefix := aws.ToString(s.Prefix); bucket != f.staging.bucket || !strings.HasPrefix(prefix, f.staging.prefix) {
+		return refuse(fmt.Sprintf("delivers to s3://%s/%s, staging is %s", bucket, prefix, f.staging), "make the two the same, or nothing is ever sealed")
+	}
+	if prefix := aws.ToString(s.ErrorOutputPrefix); prefix != "" && strings.HasPrefix(prefix, f.staging.prefix) {
+		return refuse(fmt.Sprintf("has its error prefix %s under staging %s", prefix, f.staging), "move it elsewhere: what lies there is no part")
+	}
 	return nil
 }
 
@@ -129,12 +139,8 @@ func (f *Firehose) put(ctx context.Context, parts []pipeline.Part) error {
 			}
 			parts = failed
 		}
-		t := time.NewTimer(wait/2 + rand.N(wait/2))
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, ctx.Err())
-		case <-t.C:
+		if err := sleep(ctx, wait); err != nil {
+			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, err)
 		}
 	}
 }

@@ -269,7 +269,10 @@ func TestFirehoseCheckRefusesWhatDamagesPartsAndSaysWhatToChange(t *testing.T) {
 		"another destination": {func(d map[string]any) {
 			delete(d["Destinations"].([]any)[0].(map[string]any), "ExtendedS3DestinationDescription")
 		}, "S3"},
-		"no destination": {func(d map[string]any) { d["Destinations"] = []any{} }, "S3"},
+		"no destination":          {func(d map[string]any) { d["Destinations"] = []any{} }, "S3"},
+		"another bucket":          {func(d map[string]any) { s3d(d)["BucketARN"] = "arn:aws:s3:::elsewhere" }, "the same"},
+		"another prefix":          {func(d map[string]any) { s3d(d)["Prefix"] = "elsewhere/" }, "the same"},
+		"errors beside the parts": {func(d map[string]any) { s3d(d)["ErrorOutputPrefix"] = aws.ToString(destination().Prefix) + "errors/" }, "elsewhere"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, cfg := newService(t, testenv.FirehoseBehaviour{})
