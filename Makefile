@@ -3,7 +3,7 @@
 GO       ?= go
 DURATION ?= 10s
 
-.PHONY: build test race vet lint ci bench demo fuzz mutations
+.PHONY: build test race vet lint ci bench demo fuzz kill mutations
 
 build:
 	$(GO) build -o bin/ ./cmd/...
@@ -41,6 +41,13 @@ fuzz:
 		echo "$$target in $$(dirname $$file)"; \
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(DURATION) $$(dirname $$file) || exit 1; \
 	done
+
+# Processes killed again and again while all readings pass through them: those of
+# STREAMER_TEST_READINGS, or as many generated ones. SEED chooses when. Three minutes on two cores.
+SEED ?= 1
+kill:
+	STREAMER_KILL_ROWS=all STREAMER_KILL_RUNS=20 STREAMER_KILL_LOCALS=3 STREAMER_KILL_SEED=$(SEED) \
+		$(GO) test ./cmd/streamer -run '^TestNothingIsLostOrDoubled' -count 1 -v -timeout 20m
 
 mutations:
 	$(GO) test ./pipeline -run TestMutations -search -v -timeout 2h

@@ -62,11 +62,11 @@ func TestBadInputIsOneClearLine(t *testing.T) {
 		{"too large a fleet", demo("--devices", "10000", "--hours", "8000"), []string{"device hours"}},
 		{"file for a folder", []string{"demo", "--dir", filepath.Join(malformed, "lake")}, []string{"--dir", malformed}},
 		{"folder with a lake", []string{"demo", "--dir", used}, []string{used, "earlier lake"}},
-		{"no contract", []string{"ddl"}, []string{"--contract", "device_telemetry"}},
-		{"unknown contract", []string{"ddl", "--contract", "devices"}, []string{`"devices"`, "device_telemetry"}},
-		{"missing contract file", []string{"ddl", "--contract", "./none.yaml"}, []string{"none.yaml"}},
-		{"bad contract", []string{"ddl", "--contract", badContract}, []string{badContract + ":", "apend"}},
-		{"bad location", []string{"ddl", "--contract", "lecturas", "--location", "/lake"}, []string{"s3://"}},
+		{"no lake", []string{"ddl", "--contract", "lecturas"}, []string{"--lake", "s3://"}},
+		{"unknown contract", []string{"ddl", "--lake", "s3://b/", "--contract", "devices"}, []string{`"devices"`, "device_telemetry"}},
+		{"missing contract file", []string{"ddl", "--lake", "s3://b/", "--contract", "./none.yaml"}, []string{"none.yaml"}},
+		{"bad contract", []string{"ddl", "--lake", "s3://b/", "--contract", badContract}, []string{badContract + ":", "apend"}},
+		{"bad location", []string{"ddl", "--contract", "lecturas", "--lake", "/lake"}, []string{"s3://"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestExitCodeTellsWhoMustAct(t *testing.T) {
 
 func TestDDLPrintsEveryTableOfAContract(t *testing.T) {
 	for _, name := range schemas.Names() {
-		code, stdout, stderr := streamer(t, "ddl", "--contract", name, "--database", "d", "--location", "s3://b/l/")
+		code, stdout, stderr := streamer(t, "ddl", "--contract", name, "--database", "d", "--lake", "s3://b/l/")
 		if code != 0 || stderr != "" {
 			t.Fatalf("ddl of %s: exit code %d, stderr %q", name, code, stderr)
 		}

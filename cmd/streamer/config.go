@@ -69,6 +69,14 @@ func (s *settings) use(c *cobra.Command, names ...string) {
 			panic("no setting " + n) // a mistake in this package, seen by every test
 		}
 		c.Flags().AddFlag(f)
+		if n == "contract" {
+			err := c.RegisterFlagCompletionFunc(n, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+				return schemas.Names(), cobra.ShellCompDirectiveDefault
+			})
+			if err != nil {
+				panic(err) // it was registered twice: a mistake in this package
+			}
+		}
 	}
 	c.Flags().String("config", "", "YAML file with settings (environment: STREAMER_CONFIG)")
 }
@@ -114,10 +122,33 @@ func (s *settings) load(c *cobra.Command) error {
 			errs = append(errs, fmt.Errorf("%s: %q is no %s", where, value, kindOf(f)))
 		}
 	})
+	errs = append(errs, s.check()...)
 	if err := errors.Join(errs...); err != nil {
 		return usage(err)
 	}
 	return nil
+}
+
+// check refuses values that no run could work with, and says where they came from.
+func (s *settings) check() []error {
+	var errs []error
+	refuse := func(name, why string) {
+		errs = append(errs, fmt.Errorf("%s (from %s): %s", yamlName(name), s.origins[name], why))
+	}
+	for name, n := range map[string]int{"window-records": s.WindowRecords, "window-bytes": s.WindowBytes} {
+		if n < 1 {
+			refuse(name, fmt.Sprintf("%d is not above 0", n))
+		}
+	}
+	for name, d := range map[string]time.Duration{"window-age": s.WindowAge, "seal-every": s.SealEvery} {
+		if d <= 0 {
+			refuse(name, fmt.Sprintf("%s is not above 0", d))
+		}
+	}
+	if s.StopWithin < 0 {
+		refuse("stop-within", fmt.Sprintf("%s is below 0", s.StopWithin))
+	}
+	return errs
 }
 
 func kindOf(f *pflag.Flag) string {

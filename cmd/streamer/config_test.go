@@ -54,6 +54,8 @@ func TestBadConfigurationNamesLineAndRemedy(t *testing.T) {
 		{"window_records: 1.5\n", `"1.5" is no whole number`},
 		{"window_age: 3m\nwindow_age: 4m\n", "streamer.yaml:2: window_age is set twice, first at "},
 		{"window_age: [3m]\n", "streamer.yaml:1: window_age takes one value"},
+		{"window_records: 0\n", "streamer.yaml:1): 0 is not above 0"},
+		{"window_age: -3s\n", "-3s is not above 0"},
 		{"- window_age\n", "streamer.yaml:1: write settings as key: value lines"},
 	} {
 		_, err := loadSettings(t, tc.file)

@@ -2,7 +2,7 @@ package main
 
 import (
 	"errors"
-	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,44 +14,51 @@ import (
 )
 
 func newDDL() *cobra.Command {
-	var contract, database, location string
+	s := newSettings()
+	var database string
 	c := &cobra.Command{
-		Use:   "ddl --contract NAME",
+		Use:   "ddl",
 		Short: "Print the statements that create a contract's tables in Athena",
 		Long: `Print the statements that create the lake tables of a contract in Athena: the
 readings, and beside them changes, tombstones and quarantine. Athena takes one
-statement at a time.
+statement at a time. Without a contract: those of every contract that comes with
+this program.
 
 Contracts: ` + strings.Join(schemas.Names(), ", "),
-		Example: `  streamer ddl --contract device_telemetry
-  streamer ddl --contract ./mine.yaml --location s3://my-bucket/lake --database telemetry`,
+		Example: `  streamer ddl --contract device_telemetry --lake s3://my-lake/
+  streamer ddl --contract ./mine.yaml --lake s3://my-lake/ --database telemetry`,
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if contract == "" {
-				return usagef("no contract named; add --contract with one of %s, or a file", strings.Join(schemas.Names(), ", "))
-			}
-			if !strings.HasPrefix(location, "s3://") {
-				return usagef("--location %q is not of the form s3://bucket/prefix", location)
-			}
-			parsed, err := loadContract(contract)
-			if err != nil {
+			if err := s.load(c); err != nil {
 				return err
 			}
-			for i, t := range parsed.Tables() {
-				if i > 0 {
-					fmt.Fprintln(c.OutOrStdout())
-				}
-				text := athena.DDL(t, athena.Options{Database: database, Location: location})
-				if _, err := fmt.Fprintf(c.OutOrStdout(), "%s;\n", strings.TrimSuffix(text, "\n")); err != nil {
+			if s.Lake == "" {
+				return usagef("--lake is not set; set it to s3://bucket/prefix/, where the tables are")
+			}
+			if _, err := parseLocation("lake", s.Lake); err != nil {
+				return err
+			}
+			names := []string{s.Contract}
+			if s.Contract == "" {
+				names = schemas.Names()
+			}
+			var statements []string
+			for _, name := range names {
+				contract, err := loadContract(name)
+				if err != nil {
 					return err
 				}
+				for _, t := range contract.Tables() {
+					text := athena.DDL(t, athena.Options{Database: database, Location: s.Lake})
+					statements = append(statements, strings.TrimSuffix(text, "\n")+";\n")
+				}
 			}
-			return nil
+			_, err := io.WriteString(c.OutOrStdout(), strings.Join(statements, "\n"))
+			return err
 		},
 	}
-	c.Flags().StringVar(&contract, "contract", "", "name of a contract, or a YAML file")
+	s.use(c, "contract", "lake")
 	c.Flags().StringVar(&database, "database", "", "Glue database of the tables; default: the session's")
-	c.Flags().StringVar(&location, "location", "s3://"+lakeBucket, "folder of the lake; each table is a folder in it")
 	return c
 }
 

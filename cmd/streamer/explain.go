@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
@@ -26,7 +27,9 @@ func explain(err error) error {
 	if !ok {
 		return err
 	}
-	what := op.ServiceID + " " + op.OperationName
+	// What we say before the SDK's part names the table, the bucket or the stream.
+	ours, _, _ := strings.Cut(err.Error(), "operation error ")
+	what := oneLine(errors.New(ours)) + op.ServiceID + " " + op.OperationName
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		switch code := api.ErrorCode(); code {
 		case "AccessDenied", "AccessDeniedException", "UnauthorizedOperation":
@@ -39,11 +42,15 @@ func explain(err error) error {
 			return said{err, fmt.Sprintf("%s: %s: %s", what, code, oneLine(errors.New(api.ErrorMessage()))), exitFailed}
 		}
 	}
-	if _, ok := errors.AsType[*net.OpError](err); ok {
-		return said{err, fmt.Sprintf("%s: cannot connect: %v: check AWS_ENDPOINT_URL, AWS_REGION and the network", what, lastOf(err)), exitFailed}
+	if n, ok := errors.AsType[*net.OpError](err); ok {
+		how := "cannot connect"
+		if n.Op != "dial" {
+			how = "the connection was lost"
+		}
+		return said{err, fmt.Sprintf("%s: %s: %v: check AWS_ENDPOINT_URL, AWS_REGION and the network", what, how, lastOf(n)), exitFailed}
 	}
-	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		return said{err, fmt.Sprintf("%s: %v: check AWS_ENDPOINT_URL, AWS_REGION and the network", what, lastOf(err)), exitFailed}
+	if n, ok := errors.AsType[*net.DNSError](err); ok {
+		return said{err, fmt.Sprintf("%s: %v: check AWS_ENDPOINT_URL, AWS_REGION and the network", what, n), exitFailed}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return said{err, what + ": no answer in time: check AWS_ENDPOINT_URL, AWS_REGION and the network", exitFailed}

@@ -55,7 +55,7 @@ contract, and the aws command line works too.`,
 	f := c.Flags()
 	f.StringVar(&o.dir, "dir", "", "folder to keep everything in")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:4588", "loopback address and port; port 0 takes a free one")
-	f.StringArrayVar(&o.contracts, "contract", schemas.Names(), "contract whose table is made; may be repeated")
+	f.StringArrayVar(&o.contracts, "contract", schemas.Names(), "contract whose table is made; may be repeated, and then replaces the default")
 	f.DurationVar(&o.delivery, "deliver-every", 15*time.Second, "how long Firehose buffers, 0s to 15m")
 	return c
 }
@@ -71,9 +71,6 @@ func local(ctx context.Context, o localOptions, out io.Writer) error {
 	if err != nil {
 		return usage(err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return usagef("use --dir: %w; name a folder that can be written", err)
-	}
 	var contracts []*schemas.Contract
 	for _, name := range o.contracts {
 		c, err := loadContract(name)
@@ -82,27 +79,55 @@ func local(ctx context.Context, o localOptions, out io.Writer) error {
 		}
 		contracts = append(contracts, c)
 	}
-	env, err := testenv.Open(testenv.Options{Dir: dir, Durable: true})
+	// Listening comes first: an address that cannot be had leaves no half-made folder.
+	l, err := listenLocal(o.listen)
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", o.listen)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return errors.Join(usagef("use --dir: %w; name a folder that can be written", err), l.Close())
+	}
+	env, err := testenv.Open(testenv.Options{Dir: dir, Durable: true})
 	if err != nil {
-		return errors.Join(usagef("listen on %s: %w; name another address with --listen", o.listen, err), env.Close())
+		return errors.Join(err, l.Close())
 	}
 	if err := furnish(ctx, newClients(env.AWSConfig()), contracts, o.delivery); err != nil {
 		return errors.Join(err, l.Close(), env.Close())
 	}
 	lines := localEnv(dir, l.Addr().String())
 	path := filepath.Join(dir, "env")
-	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), l.Close(), env.Close())
+	if err := replaceFile(path, lines); err != nil {
+		return errors.Join(err, l.Close(), env.Close())
 	}
 	fmt.Fprintf(out, "%s\nThe embedded AWS answers on http://%s and keeps everything in %s.\nIn another terminal:  . %s\n", lines, l.Addr(), dir, path)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return env.Serve(gctx, l) })
 	g.Go(func() error { return env.Run(gctx) })
 	return errors.Join(g.Wait(), env.Close())
+}
+
+func listenLocal(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, usagef("listen on %s: %w; name another address with --listen", addr, err)
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+		return nil, errors.Join(usagef("--listen %s is not on loopback; there are no credentials to check: name 127.0.0.1:PORT or [::1]:PORT", addr), l.Close())
+	}
+	return l, nil
+}
+
+// replaceFile writes a file that another terminal may be reading: it finds the old or the new.
+func replaceFile(path, text string) error {
+	next := path + ".new"
+	err := os.WriteFile(next, []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
 }
 
 // furnish makes what the contracts need, as far as it is not there.

@@ -84,14 +84,17 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "streamer",
 		Short: "Device telemetry from DynamoDB into a lake that Athena reads, each row once",
-		Example: `  streamer demo
-  streamer ddl --contract device_telemetry`,
+		Example: `  streamer demo                                          everything in one process
+  streamer local --dir ./aws                             an AWS on this machine
+  . ./aws/env                                            point the rest at it
+  streamer load readings.csv --contract sensor_readings
+  streamer run --contract sensor_readings --until-drained
+  streamer query average_climate_by_device`,
 		Args:          noArguments,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})

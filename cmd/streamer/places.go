@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/smithy-go/logging"
 
-	"telemetrylake/pipeline"
 	"telemetrylake/pipeline/hot"
 	"telemetrylake/schemas"
 )
@@ -103,10 +101,10 @@ func connect(ctx context.Context) (clients, error) {
 func (p *places) findStream(ctx context.Context, c clients) error {
 	t, err := hot.Describe(ctx, c.dynamodb, p.Table)
 	if err != nil {
+		if t.Name != "" { // the table is there, its stream is not what it must be
+			return said{err, oneLine(err), exitPerson}
+		}
 		return err
-	}
-	if t.StreamARN == "" {
-		return pipeline.NeedPerson(fmt.Errorf("table %s has no stream", p.Table), "enable one with view type NEW_IMAGE")
 	}
 	p.StreamARN = t.StreamARN
 	return nil

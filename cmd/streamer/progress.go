@@ -16,6 +16,9 @@ type progress struct {
 
 const progressEvery = 200 * time.Millisecond
 
+// clearLine goes to the beginning of a terminal's line and clears it.
+const clearLine = "\r\x1b[K"
+
 func newProgress(out io.Writer, total int) *progress {
 	p := &progress{total: total, begun: time.Now()}
 	if isTerminal(out) {
@@ -44,11 +47,11 @@ func (p *progress) add(n int) {
 	p.last = now
 	rate := float64(p.done) / now.Sub(p.begun).Seconds()
 	left := time.Duration(float64(p.total-p.done) / rate * float64(time.Second))
-	fmt.Fprintf(p.out, "\r\x1b[K%d of %d rows (%d%%), %.0f a second, %s left", p.done, p.total, 100*p.done/max(p.total, 1), rate, left.Round(time.Second))
+	fmt.Fprintf(p.out, clearLine+"%d of %d rows (%d%%), %.0f a second, %s left", p.done, p.total, 100*p.done/max(p.total, 1), rate, left.Round(time.Second))
 }
 
 func (p *progress) clear() {
 	if p != nil && p.out != nil {
-		fmt.Fprint(p.out, "\r\x1b[K")
+		fmt.Fprint(p.out, clearLine)
 	}
 }

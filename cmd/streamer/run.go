@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -76,7 +78,20 @@ func newLog(w io.Writer, level string) (*slog.Logger, error) {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, usagef("unknown log level %q; write debug, info, warn or error", level)
 	}
+	if isTerminal(w) {
+		w = overLine{w}
+	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+}
+
+// An overLine writes what is logged over the line that shows progress, not behind it.
+type overLine struct{ out io.Writer }
+
+func (o overLine) Write(p []byte) (int, error) {
+	if _, err := o.out.Write(append([]byte(clearLine), p...)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // A runner moves one table's records and seals them, in two loops.
@@ -96,6 +111,7 @@ type runner struct {
 
 // runTotals are what a run did, for its last words.
 type runTotals struct {
+	Records     int     `json:"records"` // read from the stream
 	Windows     int     `json:"windows"`
 	Rows        int     `json:"rows"`
 	Changes     int     `json:"changes"`
@@ -111,12 +127,22 @@ type runTotals struct {
 	Seconds     float64 `json:"seconds"`
 }
 
+// boundMemory has the collector work harder before the heap grows past what windows need, so
+// that a backlog of any length takes no more memory than the stream at rest. Records take about
+// five times their bytes on the wire while they are decoded. GOMEMLIMIT overrules it.
+func boundMemory(windowBytes int) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(256<<20, 5*int64(windowBytes)))
+	}
+}
+
 // openRunner checks everything that a run needs before it reads the first record.
 func openRunner(ctx context.Context, s *settings, log *slog.Logger) (*runner, error) {
 	p, err := s.places()
 	if err != nil {
 		return nil, err
 	}
+	boundMemory(s.WindowBytes)
 	c, err := connect(ctx)
 	if err != nil {
 		return nil, err
@@ -157,6 +183,13 @@ func (r *runner) committed(m *pipeline.Manifest) {
 	r.totals.Tombstones += c.Tombstones
 	r.totals.Quarantined += c.Quarantined
 	r.totals.Ignored += c.Ignored
+	r.status.show(r.totals)
+}
+
+func (r *runner) gathered(records int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.totals.Records += records
 	r.status.show(r.totals)
 }
 
@@ -233,10 +266,9 @@ func graceful(ctx context.Context, within time.Duration) (context.Context, conte
 	return work, func() { stop(); cancel() }
 }
 
-func needsPerson(err error) bool {
-	_, ok := errors.AsType[*pipeline.PersonError](err)
-	return ok
-}
+// needsPerson reports whether starting again would meet the same error: a missing permission,
+// for instance, is not waited for.
+func needsPerson(err error) bool { return exitCode(explain(err)) == exitPerson }
 
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -268,6 +300,7 @@ func (r *runner) read(ctx, work context.Context, progressed func()) error {
 			}
 			return err
 		}
+		r.gathered(info.Records)
 		if info.Failed != nil {
 			r.log.Warn("part of the stream could not be read", "error", explain(info.Failed))
 		}
@@ -350,6 +383,8 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 	for {
 		rep, err := r.sealer.Sweep(ctx)
 		r.sealed(rep)
+		// A window without parts, or one whose seal died before folding, is in no staging object.
+		err = errors.Join(err, r.store.Fold(ctx, r.lane0))
 		switch {
 		case err != nil && needsPerson(err):
 			return err
@@ -362,10 +397,6 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 		case <-moved:
 			if !r.totals.Drained {
 				return nil
-			}
-			every = min(every, time.Second)
-			if err := r.store.Fold(ctx, r.lane0); err != nil && ctx.Err() == nil {
-				r.log.Warn("folding goes on at the next sweep", "error", explain(err))
 			}
 			st, err := r.store.Lane(ctx, r.lane0)
 			if err == nil && st.Unsealed() == 0 {
@@ -396,6 +427,7 @@ func (r *runner) print(w io.Writer, output string) error {
 		return enc.Encode(t)
 	}
 	table(w, nil, [][]string{
+		{"Stream records read", count(t.Records)},
 		{"Windows committed", count(t.Windows)},
 		{"  rows", count(t.Rows)},
 		{"  changes", count(t.Changes)},
@@ -430,12 +462,13 @@ func (s *statusLine) show(t runTotals) {
 		return
 	}
 	s.last = time.Now()
-	rate := float64(t.Rows) / time.Since(s.begun).Seconds()
-	fmt.Fprintf(s.out, "\r\x1b[K%s rows in %s windows, %.0f a second; %s rows sealed", count(t.Rows), count(t.Windows), rate, count(t.SealedRows))
+	rate := float64(t.Records) / time.Since(s.begun).Seconds()
+	fmt.Fprintf(s.out, clearLine+"%s read, %s a second; %s rows in %s windows; %s sealed",
+		count(t.Records), count(int(rate)), count(t.Rows), count(t.Windows), count(t.SealedRows))
 }
 
 func (s *statusLine) clear() {
 	if s != nil && s.out != nil {
-		fmt.Fprint(s.out, "\r\x1b[K")
+		fmt.Fprint(s.out, clearLine)
 	}
 }
