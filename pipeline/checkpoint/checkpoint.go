@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mrand "math/rand/v2"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -413,21 +412,9 @@ func (s *Store) transact(ctx context.Context, tx []types.TransactWriteItem) ([]t
 		if refused && !busy {
 			return cancelled.CancellationReasons, nil
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
 			return nil, err
 		}
-	}
-}
-
-// sleep waits for between half of d and d.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d/2 + mrand.N(d/2))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
 }
 

@@ -398,7 +398,7 @@ func (s *Store) remove(ctx context.Context, keys []key) error {
 				return fmt.Errorf("remove %d items: %w", len(reqs), err)
 			}
 			if reqs = out.UnprocessedItems[s.table]; len(reqs) > 0 {
-				if err := sleep(ctx, wait); err != nil {
+				if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
 					return err
 				}
 			}

@@ -347,8 +347,10 @@ func (m *Mapper) eventOf(item Item) time.Time {
 			continue
 		}
 		values, _ := key.Pattern.Match(s.Value)
-		if t, err := parseInstant(values[schemas.CaptureEventTime], ""); err == nil {
-			return t
+		for _, capture := range []string{schemas.CaptureEventTime, m.event.Key} {
+			if t, err := parseInstant(values[capture], ""); err == nil {
+				return t
+			}
 		}
 	}
 	return time.Time{}
@@ -373,10 +375,10 @@ func (b *itemBuilder) key(key schemas.Key) error {
 	for _, capture := range key.Pattern.Captures() {
 		values[capture] = b.captures[capture]
 		if values[capture] == "" && !b.event.IsZero() {
-			switch capture {
-			case schemas.CaptureEventTime:
+			switch {
+			case b.m.isEvent(capture):
 				values[capture] = b.event.Format(eventTimeForm)
-			case schemas.CaptureMonth:
+			case capture == schemas.CaptureMonth:
 				values[capture] = b.event.Format(monthForm)
 			}
 		}

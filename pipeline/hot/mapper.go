@@ -139,7 +139,7 @@ func (m *Mapper) target(name string) target {
 }
 
 func (m *Mapper) find(name string) target {
-	if name == schemas.CaptureEventTime || name == m.event.Name || name == m.event.Attribute {
+	if name == m.event.Name || name == m.event.Attribute || m.isEvent(name) {
 		return target{name: eventTarget, known: true, event: true}
 	}
 	if _, ok := m.c.Keys.Key(name); ok {
@@ -155,6 +155,11 @@ func (m *Mapper) find(name string) target {
 		return m.attribute(col.Attribute)
 	}
 	return target{name: name}
+}
+
+// isEvent reports whether a capture of a key pattern is the event time.
+func (m *Mapper) isEvent(capture string) bool {
+	return capture == schemas.CaptureEventTime || capture == m.event.Key && capture != ""
 }
 
 func (m *Mapper) attribute(path string) target {
@@ -258,15 +263,19 @@ func (m *Mapper) use(name string) (target, bool) {
 
 // checkKeys refuses columns that no key can be made of.
 func (m *Mapper) checkKeys(by map[string]string) error {
+	_, timed := by[eventTarget]
 	for _, key := range []schemas.Key{m.c.Keys.Partition, m.c.Keys.Sort} {
-		if _, given := by[key.Attribute]; given || key.Attribute == "" {
+		_, given := by[key.Attribute]
+		if given || key.Attribute == "" || timed && key.Attribute == m.event.Attribute {
 			continue
 		}
 		if key.Pattern.IsZero() {
 			return fmt.Errorf("no column gives %s, a key; map it: %s=COLUMN", key.Attribute, key.Attribute)
 		}
 		for _, capture := range key.Pattern.Captures() {
-			if _, given := by["{"+capture+"}"]; !given && capture != schemas.CaptureMonth && !key.Pattern.Optional(capture) {
+			_, given := by["{"+capture+"}"]
+			given = given || timed && m.isEvent(capture)
+			if !given && capture != schemas.CaptureMonth && !key.Pattern.Optional(capture) {
 				return fmt.Errorf("no column gives %s, which the key %s is made of; map it: %s=COLUMN", capture, key.Attribute, capture)
 			}
 		}

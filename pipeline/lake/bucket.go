@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -112,25 +111,13 @@ func (b *Bucket) Create(ctx context.Context, key string, body []byte) error {
 		case http.StatusPreconditionFailed:
 			return fmt.Errorf("create %s%s: %w", b, key, pipeline.ErrExists)
 		case http.StatusConflict: // another create of the key is under way: who wins is not known yet
-			if sleep(ctx, wait) == nil {
+			if pipeline.Wait(ctx, pipeline.Jitter(wait)) == nil {
 				continue
 			}
 		}
 		if err != nil {
 			return fmt.Errorf("create %s%s: %w", b, key, err)
 		}
-		return nil
-	}
-}
-
-// sleep waits for between half of d and d.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d/2 + rand.N(d/2))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
 		return nil
 	}
 }

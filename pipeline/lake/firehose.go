@@ -139,7 +139,7 @@ func (f *Firehose) put(ctx context.Context, parts []pipeline.Part) error {
 			}
 			parts = failed
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
 			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, err)
 		}
 	}

@@ -3,13 +3,14 @@ package stream
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams/types"
+
+	"telemetrylake/pipeline"
 )
 
 // failures spaces the attempts at something that fails for a while.
@@ -32,7 +33,7 @@ func backoff(n int, base, limit time.Duration) time.Duration {
 	if n < 16 {
 		d = min(limit, base<<n)
 	}
-	return d/2 + rand.N(d/2+1)
+	return pipeline.Jitter(d)
 }
 
 // passes reports whether a call may succeed later without anybody's help: throttling, the

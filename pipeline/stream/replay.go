@@ -102,7 +102,7 @@ func (p *replay) rest(ctx context.Context) error {
 	if p.empty <= 20 {
 		return ctx.Err()
 	}
-	return sleep(ctx, p.r.o.Poll)
+	return pipeline.Wait(ctx, p.r.o.Poll)
 }
 
 func (p *replay) missing(err error) error {
@@ -128,7 +128,7 @@ func (p *replay) page(ctx context.Context) (page, error) {
 		p.r.log.Warn("range not read, trying again", "shard", p.Shard, "first", p.First, "last", p.Last, "cause", pg.err)
 		wait := backoff(p.fail.n, p.r.o.RetryBase, p.r.o.RetryCap)
 		p.fail.n++
-		if err := sleep(ctx, wait); err != nil {
+		if err := pipeline.Wait(ctx, wait); err != nil {
 			return pg, err
 		}
 	}

@@ -123,19 +123,8 @@ func (r *Reader) Run(ctx context.Context, emit func(pipeline.Batch) error) error
 		if info.Records > 0 || info.ended {
 			wait = r.o.Poll
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := pipeline.Wait(ctx, wait); err != nil {
 			return err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return ctx.Err()
 	}
 }
