@@ -72,6 +72,13 @@ func (g *Gatherer) FlushDue(ctx context.Context) error {
 	return g.flush(ctx)
 }
 
+// Empty reports whether everything that was added is committed.
+func (g *Gatherer) Empty() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.batches) == 0
+}
+
 // Flush makes a window of what is gathered.
 func (g *Gatherer) Flush(ctx context.Context) error {
 	g.mu.Lock()

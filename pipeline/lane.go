@@ -39,6 +39,7 @@ type Lane struct {
 	cut    cutter
 	log    *slog.Logger
 
+	held      bool // acquired at least once by this process
 	open      bool
 	state     State
 	positions map[ShardID]Position
@@ -64,11 +65,11 @@ func NewLane(s Stages, o LaneOptions) (*Lane, error) {
 // Open acquires the lane and finishes the window that an earlier holder left pending.
 func (l *Lane) Open(ctx context.Context) error {
 	l.open, l.positions = false, map[ShardID]Position{}
-	st, err := l.stages.Checkpoints.Acquire(ctx, l.opt.Lane)
+	st, err := l.stages.Checkpoints.Acquire(ctx, l.opt.Lane, l.held)
 	if err != nil {
 		return fmt.Errorf("open lane %s: %w", l.opt.Lane, err)
 	}
-	l.state = st
+	l.state, l.held = st, true
 	if st.Pending != nil {
 		l.log.Info("recovering pending window", "window", st.Pending.Window.String(), "parts", len(st.Pending.Parts))
 		if err := l.recover(ctx, st.Pending); err != nil {

@@ -46,14 +46,14 @@ func TestMutations(t *testing.T) {
 		off  switches
 		seed uint64
 	}{
-		{"fencing", switches{fencing: true}, 2},
+		{"fencing", switches{fencing: true}, 1},
 		{"begin", switches{begin: true}, 0},
 		{"claim", switches{claim: true}, 0},
 		{"offset", switches{offset: true}, 0},
 		{"remove last", switches{removeLast: true}, 0},
 		{"create only", switches{createOnly: true}, 0},
-		{"total order", switches{totalOrder: true}, 244},
-		{"manifest's contract", switches{manifestContract: true}, 28},
+		{"total order", switches{totalOrder: true}, 313},
+		{"manifest's contract", switches{manifestContract: true}, 36},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()

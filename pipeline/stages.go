@@ -93,8 +93,10 @@ type State struct {
 
 // Checkpoints are a lane's memory.
 type Checkpoints interface {
-	// Acquire takes the lane over and creates it if it is new.
-	Acquire(ctx context.Context, lane LaneID) (State, error)
+	// Acquire takes the lane over and creates it if it is new. With again set it is a process
+	// that has held the lane before and wants it back after a failure: it fails with ErrFenced
+	// if another has acquired the lane since, instead of fencing its own successor.
+	Acquire(ctx context.Context, lane LaneID, again bool) (State, error)
 	// Begin stores m as the lane's pending window. It succeeds again for the same manifest,
 	// and fails with ErrFenced when another process has acquired the lane.
 	Begin(ctx context.Context, h Hold, m *Manifest) error

@@ -43,7 +43,8 @@ func TestBadInputIsOneClearLine(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"unknown command", []string{"dmeo"}, []string{"dmeo"}},
+		{"unknown command", []string{"bogus"}, []string{`unknown command "bogus"; see streamer --help`}},
+		{"mistyped command", []string{"dmeo"}, []string{`unknown command "dmeo"; did you mean demo?`}},
 		{"unknown flag", []string{"demo", "--speed", "9"}, []string{"--speed", "--help"}},
 		{"argument", []string{"demo", "file.csv"}, []string{"file.csv"}},
 		{"unknown format", demo("--readings", malformed, "--format", "excel"), []string{`"excel"`, "room-climate"}},
@@ -86,6 +87,67 @@ func TestBadInputIsOneClearLine(t *testing.T) {
 	}
 	if _, err := os.Stat(kept); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("bad input left something in %s: %v", kept, err)
+	}
+}
+
+func TestEveryProblemOfAContractIsALine(t *testing.T) {
+	c, err := schemas.Load("lecturas")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "bad.yaml")
+	text := bytes.Replace(c.Text(), []byte("mode: append"), []byte("mode: apend"), 1)
+	text = bytes.Replace(text, []byte("event_time: ts"), []byte("event_time: tss"), 1)
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := streamer(t, "ddl", "--lake", "s3://b/", "--contract", path)
+	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+	if code != exitUsage || stdout != "" || len(lines) != 3 || lines[0] != "streamer: 2 problems in "+path {
+		t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	for i, want := range []string{"apend", "tss"} {
+		if !strings.HasPrefix(lines[i+1], path+":") || !strings.Contains(lines[i+1], want) {
+			t.Errorf("line %q does not say where %q is", lines[i+1], want)
+		}
+	}
+}
+
+func TestVersionIsAFlagAndACommand(t *testing.T) {
+	code, flag, stderr := streamer(t, "--version")
+	if code != exitOK || stderr != "" || !strings.HasPrefix(flag, "streamer ") || strings.Count(flag, "\n") != 1 {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, flag, stderr)
+	}
+	if _, command, _ := streamer(t, "version"); command != flag {
+		t.Errorf("the flag says %q, the command %q", flag, command)
+	}
+}
+
+func TestASignalEndsOnlyWhatRunsForEver(t *testing.T) {
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	serveAWS(t, "sensor_readings")
+	file := writeLines(t, climateHeader, climateLine(1, climateStart, 1, "20", "40"))
+	places := []string{"--contract", "sensor_readings", "--staging", "s3://s/p/", "--lake", "s3://l/"}
+	for want, commands := range map[int][][]string{
+		exitOK:     {append([]string{"run"}, places...)},
+		exitFailed: {{"load", file, "--format", "room-climate"}, {"demo", "--devices", "1", "--hours", "1"}},
+	} {
+		for _, args := range commands {
+			var stdout, stderr bytes.Buffer
+			code := execute(interrupted, args, &stdout, &stderr)
+			if code != want || !strings.Contains(stderr.String(), "interrupted") || strings.Count(stderr.String(), "\n") != 1 {
+				t.Errorf("%s: exit code %d, stderr %q; want %d", args[0], code, stderr.String(), want)
+			}
+		}
+	}
+}
+
+func TestCountsHaveASeparatorAndANumber(t *testing.T) {
+	for n, want := range map[int]string{0: "0 rows", 1: "1 row", 2: "2 rows", 1234567: "1,234,567 rows"} {
+		if got := counted(n, "row"); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
 	}
 }
 

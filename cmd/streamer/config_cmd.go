@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -35,9 +33,6 @@ func newConfigShow() *cobra.Command {
 		Example: "  streamer config show --origin --config streamer.yaml",
 		Args:    noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usagef("unknown output %q; write -o table or -o json", output)
-			}
 			if err := s.load(c); err != nil {
 				return err
 			}
@@ -58,9 +53,7 @@ func newConfigShow() *cobra.Command {
 				rows = append(rows, row)
 			})
 			if output == "json" {
-				enc := json.NewEncoder(c.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(all)
+				return writeDocument(c.OutOrStdout(), all)
 			}
 			header := []string{"setting", "value"}
 			if origin {
@@ -74,6 +67,6 @@ func newConfigShow() *cobra.Command {
 	s.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	s.use(c, names...)
 	c.Flags().BoolVar(&origin, "origin", false, "say where each value comes from")
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	outputFlag(c.Flags(), &output, "table", "json")
 	return c
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -76,10 +75,6 @@ func loadContract(name string) (*schemas.Contract, error) {
 		return nil, usagef("read contract: %w", err)
 	}
 	c, err := schemas.Parse(name, text)
-	if problems, ok := errors.AsType[*schemas.ParseError](err); ok && len(problems.Problems) > 1 {
-		// All of them would not fit a line, and the first often causes the others.
-		return nil, usagef("%s (and %d more problems behind it)", problems.Problems[0], len(problems.Problems)-1)
-	}
 	if err != nil {
 		return nil, usage(err)
 	}

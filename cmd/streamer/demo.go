@@ -1,12 +1,13 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,7 +49,7 @@ readings. Of two readings with the same key the first in the file is written.`,
 	f.StringVar(&o.readings, "readings", "", "CSV file with readings, plain or gzipped; default: a simulated fleet")
 	f.StringVar(&o.format, "format", "", "what the file holds: "+formatNames())
 	f.StringVar(&o.dir, "dir", "", "folder to keep the lake in; default: a temporary one that is removed")
-	f.StringVarP(&o.output, "output", "o", "table", "table or json")
+	outputFlag(f, &o.output, "table", "json")
 	f.Uint64Var(&o.seed, "seed", 1, "of the simulated fleet and of the embedded AWS")
 	f.IntVar(&o.devices, "devices", 24, "devices of the simulated fleet")
 	f.IntVar(&o.hours, "hours", 48, "how long the simulated fleet sends")
@@ -67,25 +68,42 @@ func demo(c *cobra.Command, o demoOptions) (err error) {
 	}
 	defer func() { err = errors.Join(err, cleanUp()) }()
 	s, err := newShow(c.Context(), f, dir, o.seed)
-	if err != nil {
-		return err
-	}
-	s.progress = newProgress(c.ErrOrStderr(), f.total)
-	if err := s.run(c.Context()); err != nil {
+	if err == nil {
+		s.progress = newProgress(c.ErrOrStderr(), f.total)
+		err = s.run(c.Context())
 		s.progress.clear()
-		return fmt.Errorf("demo: %w", err)
 	}
-	s.progress.clear()
+	if err != nil {
+		return o.unfinished(c.Context(), err, s)
+	}
 	s.result.Seconds = time.Since(begun).Seconds()
 	if o.dir != "" {
 		s.result.LakePath = s.tableFolder(f.contract.Name)
 	}
 	if o.output == "json" {
-		enc := json.NewEncoder(c.OutOrStdout())
-		enc.SetIndent("", "  ")
-		return enc.Encode(s.result)
+		return writeDocument(c.OutOrStdout(), s.result)
 	}
 	return s.print(c.OutOrStdout())
+}
+
+// unfinished says what a demo that did not come to its end leaves behind. s is nil if it did not
+// begin.
+func (o demoOptions) unfinished(ctx context.Context, err error, s *show) error {
+	kept := ""
+	if o.dir != "" {
+		kept = fmt.Sprintf("; %s holds a partial lake, so name another folder or remove %s", o.dir, filepath.Join(o.dir, "s3*"))
+	}
+	if ctx.Err() == nil {
+		return fmt.Errorf("demo: %w%s", err, kept)
+	}
+	done := 0
+	if s != nil && s.progress != nil {
+		done = s.progress.done
+	}
+	if kept == "" {
+		kept = "; nothing of it is kept"
+	}
+	return &unfinished{ctx.Err(), fmt.Sprintf("demo: interrupted after %s%s; run again, it begins anew", counted(done, "row"), kept)}
 }
 
 // demoFolder makes the folder for the embedded AWS and returns what removes it, if it is not
@@ -102,14 +120,11 @@ func demoFolder(dir string) (string, func() error, error) {
 	if err != nil {
 		return "", nil, usagef("use --dir: %w", err)
 	}
+	if err := refuseUsed(dir); err != nil {
+		return "", nil, err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", nil, usagef("use --dir: %w; name a folder that can be written", err)
-	}
-	switch _, err := os.Stat(filepath.Join(dir, "s3")); {
-	case err == nil:
-		return "", nil, usagef("use --dir: %s holds an earlier lake; name another folder, or remove %s", dir, filepath.Join(dir, "s3*"))
-	case !errors.Is(err, fs.ErrNotExist):
-		return "", nil, usagef("use --dir: %w", err)
 	}
 	probe, err := os.CreateTemp(dir, ".writable-")
 	if err != nil {
@@ -119,4 +134,47 @@ func demoFolder(dir string) (string, func() error, error) {
 		return "", nil, usagef("use --dir: %w", err)
 	}
 	return dir, func() error { return nil }, nil
+}
+
+// refuseUsed refuses a folder that holds something of ours, or lies in one that does: a demo must
+// add nothing to it.
+func refuseUsed(dir string) error {
+	for at := dir; ; at = filepath.Dir(at) {
+		local, err := exists(filepath.Join(at, "db"), filepath.Join(at, "s3"))
+		if err != nil {
+			return err
+		}
+		// Further up a folder s3 may be anybody's; with our bucket in it, it is a lake.
+		lake := filepath.Join(at, "s3")
+		if at != dir {
+			lake = filepath.Join(lake, lakeBucket)
+		}
+		used, err := exists(lake)
+		switch {
+		case err != nil:
+			return err
+		case local && at == dir:
+			return usagef("use --dir: %s is the folder of a streamer local, whose lake the demo would spoil; name another folder", dir)
+		case used && at == dir:
+			return usagef("use --dir: %s holds an earlier lake; name another folder, or remove %s", dir, filepath.Join(dir, "s3*"))
+		case used:
+			return usagef("use --dir: %s lies in %s, which holds an earlier lake; name a folder outside it", dir, at)
+		}
+		if filepath.Dir(at) == at {
+			return nil
+		}
+	}
+}
+
+// exists reports whether all the paths are there.
+func exists(paths ...string) (bool, error) {
+	for _, path := range paths {
+		switch _, err := os.Stat(path); {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+			return false, nil
+		case err != nil:
+			return false, usagef("use --dir: %w", err)
+		}
+	}
+	return true, nil
 }

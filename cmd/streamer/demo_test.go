@@ -452,7 +452,7 @@ func TestDemoRemovesItsTemporaryFolder(t *testing.T) {
 	cancel()
 	var stdout, stderr bytes.Buffer
 	code := execute(cancelled, []string{"demo", "-o", "json", "--devices", "1", "--hours", "1"}, &stdout, &stderr)
-	if code != 0 || stdout.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), "interrupted") {
+	if code != exitFailed || stdout.Len() > 0 || strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), "interrupted after 0 rows; nothing of it is kept") {
 		t.Errorf("interrupted: exit code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {

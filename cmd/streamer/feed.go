@@ -70,7 +70,7 @@ func fleetFeed(o demoOptions) (*feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{name: fmt.Sprintf("a simulated fleet of %d devices over %d hours", o.devices, o.hours), contract: c}
+	f := &feed{name: fmt.Sprintf("a simulated fleet of %s over %s", counted(o.devices, "device"), counted(o.hours, "hour")), contract: c}
 	for e := range fleet.Events() {
 		if f.total == 0 {
 			f.start = e.At
@@ -135,12 +135,12 @@ func roomClimateFeed(path string, c *schemas.Contract) (*feed, error) {
 	}
 	switch span := last.TakenAt.Sub(f.start); {
 	case len(bad) == 0 && span > maxSpan:
-		return nil, usagef("%s:%d: the reading was taken %d days after the first, more than the demo lives through; nothing was written",
-			path, last.Line, int(span/(24*time.Hour)))
+		return nil, usagef("%s:%d: the reading was taken %s after the first, more than the demo lives through; nothing was written",
+			path, last.Line, counted(int(span/(24*time.Hour)), "day"))
 	case len(bad) == 1:
 		return nil, usagef("%w; nothing was written", bad[0])
 	case len(bad) > 1:
-		return nil, usagef("%w (and %d more lines); nothing was written", bad[0], len(bad)-1)
+		return nil, usagef("%w (and %s); nothing was written", bad[0], counted(len(bad)-1, "more line"))
 	case f.total == 0:
 		return nil, usagef("%s holds no readings", path)
 	}
@@ -199,8 +199,6 @@ func climate(path string) iter.Seq2[hot.Reading, error] {
 // check refuses what cannot be simulated or printed.
 func (o demoOptions) check(changed func(string) bool) error {
 	switch {
-	case o.output != "table" && o.output != "json":
-		return usagef("unknown output %q; write -o table or -o json", o.output)
 	case o.readings == "" && o.format != "":
 		return usagef("--format %s without --readings; add --readings FILE", o.format)
 	case o.readings != "" && o.format == "":

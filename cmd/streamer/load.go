@@ -28,6 +28,7 @@ type loadOptions struct {
 	expiresFrom string
 	parallel    int
 	output      string
+	tolerance   tolerance // zero: usualTolerance
 }
 
 // A loadFormat is a mapping that has a name, for the table of one contract.
@@ -65,9 +66,13 @@ JSON, as an export to S3 writes them, are items as they stand.
 Items expire after the contract's retention: from now on, whatever the file says,
 or with --expires-from event when the file says, else from the reading's time.
 
+While puts fail they are repeated, with a line on stderr now and then, until
+nothing has succeeded for 5 minutes.
+
 Exit code 0: every row is in the table, or was refused. 1: lines were malformed
-and left out, or the table cannot be written to. 2: the file cannot be read to its
-end, or --strict met a malformed line; rows before it are loaded.`,
+and left out, the load was interrupted, or the table cannot be written to. 2: the
+file cannot be read to its end, or --strict met a malformed line; rows before it
+are loaded.`,
 		Example: `  streamer load room-climate.csv.gz --contract sensor_readings --format room-climate
   streamer load readings.csv --contract sensor_readings --map device_id=node --map event_time=ts
   streamer load export.json.gz --contract device_telemetry --expires-from event
@@ -96,15 +101,13 @@ end, or --strict met a malformed line; rows before it are loaded.`,
 	f.BoolVar(&o.strict, "strict", false, "stop at the first malformed line")
 	f.StringVar(&o.expiresFrom, "expires-from", string(hot.ExpiresFromLoad), "what the retention counts from: load or event")
 	f.IntVar(&o.parallel, "parallel", 16, "puts in flight")
-	f.StringVarP(&o.output, "output", "o", "table", "table or json")
+	outputFlag(f, &o.output, "table", "json")
 	return c
 }
 
 // check refuses what does not fit together.
 func (o loadOptions) check() error {
 	switch {
-	case o.output != "table" && o.output != "json":
-		return usagef("unknown output %q; write -o table or -o json", o.output)
 	case o.expiresFrom != string(hot.ExpiresFromLoad) && o.expiresFrom != string(hot.ExpiresFromEvent):
 		return usagef("--expires-from %q is neither load nor event", o.expiresFrom)
 	case o.parallel < 1 || o.parallel > maxParallel:
@@ -155,12 +158,18 @@ func runLoad(c *cobra.Command, s *settings, o loadOptions) error {
 		return err
 	}
 	defer in.Close()
+	l, err := newLoading(contract, in, o)
+	if err != nil {
+		return err
+	}
 	aws, err := connect(c.Context())
 	if err != nil {
 		return err
 	}
-	l, err := openLoad(c.Context(), pooled(aws.dynamodb, o.parallel), contract, in, o)
-	if err != nil {
+	if err := l.open(c.Context(), pooled(aws.dynamodb, o.parallel)); err != nil {
+		if c.Context().Err() != nil {
+			return &unfinished{c.Context().Err(), fmt.Sprintf("load %s: interrupted before anything was written", in.name)}
+		}
 		return explain(err)
 	}
 	return l.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
@@ -226,27 +235,35 @@ type loading struct {
 	begun    time.Time
 }
 
-// openLoad checks file and table before anything is written.
-func openLoad(ctx context.Context, client *dynamodb.Client, c *schemas.Contract, in *input, o loadOptions) (*loading, error) {
+// newLoading checks what can be checked without the table and the file's content.
+func newLoading(c *schemas.Contract, in *input, o loadOptions) (*loading, error) {
 	mapping, err := o.mapping()
 	if err != nil {
 		return nil, err
+	}
+	if o.tolerance == (tolerance{}) {
+		o.tolerance = usualTolerance
 	}
 	l := &loading{in: in, contract: c, o: o, begun: time.Now()}
 	l.mapper, err = hot.NewMapper(c, hot.MapperOptions{Mapping: mapping, Expires: hot.ExpiresFrom(o.expiresFrom), Now: l.begun})
 	if err != nil {
 		return nil, usage(err)
 	}
-	if err := hot.CheckKeys(ctx, client, c); err != nil {
-		return nil, err
+	return l, nil
+}
+
+// open checks table and file before anything is written.
+func (l *loading) open(ctx context.Context, client *dynamodb.Client) error {
+	if err := hot.CheckKeys(ctx, client, l.contract); err != nil {
+		return err
 	}
 	rows, err := l.begin(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	w := hot.NewWriter(client, c, hot.WriterOptions{Parallel: o.parallel})
-	l.Load = hot.NewLoad(w, rows, hot.LoadOptions{Strict: o.strict})
-	return l, nil
+	w := hot.NewWriter(client, l.contract, hot.WriterOptions{Parallel: l.o.parallel, GiveUp: l.o.tolerance.giveUp})
+	l.Load = hot.NewLoad(w, rows, hot.LoadOptions{Strict: l.o.strict})
+	return nil
 }
 
 // begin reads the beginning of the file. A pipe may never begin: then a signal ends it.
@@ -271,7 +288,7 @@ func (l *loading) begin(ctx context.Context) (*hot.ItemReader, error) {
 
 // run loads, and says what became of the file also if it was stopped.
 func (l *loading) run(ctx context.Context, stdout, stderr io.Writer) error {
-	stop := l.showProgress(stderr)
+	stop := l.watch(stderr)
 	err := l.Load.Run(ctx)
 	stop()
 	r := l.report(err == nil)
@@ -280,13 +297,13 @@ func (l *loading) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	if line, ok := errors.AsType[*hot.LineError](err); ok {
 		if !line.Fatal {
-			return usagef("%w; --strict stops there, and %s", err, r.far())
+			return usagef("%w; --strict stops there, and %s", err, r.far("before it "))
 		}
-		return usagef("%w; %s", err, r.far())
+		return usagef("%w; %s", err, r.far("before it "))
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return err
+		return &unfinished{err, fmt.Sprintf("load %s: interrupted; %s; the same command goes on", l.in.name, r.far(""))}
 	case err != nil:
 		return fmt.Errorf("load %s: %w", l.in.name, explain(err))
 	case r.Malformed > 0:
@@ -295,23 +312,32 @@ func (l *loading) run(ctx context.Context, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// showProgress shows on a terminal how far the load is, until the returned function is called.
-func (l *loading) showProgress(out io.Writer) (stop func()) {
-	if !isTerminal(out) {
-		return func() {}
+// watch says how far the load is, on a terminal, and that puts fail, wherever stderr goes,
+// until the returned function is called.
+func (l *loading) watch(out io.Writer) (stop func()) {
+	onTerminal := isTerminal(out)
+	over := ""
+	if onTerminal {
+		over = clearLine
 	}
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+		w := warner{tolerance: l.o.tolerance}
 		tick := time.NewTicker(progressEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-done:
-				fmt.Fprint(out, "\r\x1b[K")
+				fmt.Fprint(out, over)
 				return
 			case <-tick.C:
-				fmt.Fprint(out, "\r\x1b[K"+l.progressText(time.Since(l.begun)))
+				if text := w.look(l.Health()); text != "" {
+					fmt.Fprintf(out, "%sstreamer: load %s: %s\n", over, l.in.name, text)
+				}
+				if onTerminal {
+					fmt.Fprint(out, over+l.progressText(time.Since(l.begun)))
+				}
 			}
 		}
 	}()
@@ -324,9 +350,12 @@ func (l *loading) showProgress(out io.Writer) (stop func()) {
 func (l *loading) progressText(passed time.Duration) string {
 	counts := l.Counts()
 	rows := counts.Rows()
-	text := fmt.Sprintf("%s rows, %s a second", count(rows), count(int(float64(rows)/passed.Seconds())))
+	text := fmt.Sprintf("%s, %s a second", counted(rows, "row"), count(int(float64(rows)/passed.Seconds())))
 	if counts.Malformed > 0 {
 		text += ", " + lines(counts.Malformed) + " malformed"
+	}
+	if d := l.Health().Failing(time.Now()); d >= stalledAfter {
+		return fmt.Sprintf("%s, no put has succeeded for %s", text, d.Round(time.Second))
 	}
 	read := l.in.read.Load()
 	if l.in.size <= 0 || read <= 0 {
@@ -334,6 +363,47 @@ func (l *loading) progressText(passed time.Duration) string {
 	}
 	left := time.Duration(float64(passed) * float64(max(l.in.size-read, 0)) / float64(read))
 	return fmt.Sprintf("%s, %d%%, %s left", text, min(100*read/l.in.size, 100), left.Round(time.Second))
+}
+
+// A tolerance is how long a load bears that nothing but failures comes back.
+type tolerance struct {
+	warnAfter, warnEvery time.Duration // when it says so
+	giveUp               time.Duration // when it ends
+}
+
+var usualTolerance = tolerance{warnAfter: 5 * time.Second, warnEvery: 30 * time.Second, giveUp: 5 * time.Minute}
+
+// stalledAfter is when a time left would be a guess.
+const stalledAfter = 2 * time.Second
+
+// A warner says now and then that puts fail, and when they succeed again.
+type warner struct {
+	tolerance
+	warned   time.Time // zero: there is nothing to take back
+	began    time.Time // what it warned of
+	answered int       // attempts until then
+}
+
+// look returns what is to be said now; "" for nothing.
+func (w *warner) look(h hot.Health) string {
+	now := time.Now()
+	failing := h.Failing(now)
+	switch {
+	case !w.warned.IsZero() && h.Answered > w.answered:
+		w.warned = time.Time{}
+		return fmt.Sprintf("puts succeed again, after %s", now.Sub(w.began).Round(time.Second))
+	case failing < w.warnAfter, !w.warned.IsZero() && now.Sub(w.warned) < w.warnEvery:
+		return ""
+	}
+	if w.warned.IsZero() {
+		w.began = h.Since
+	}
+	w.warned, w.answered = now, h.Answered
+	why := "no answer"
+	if h.Err != nil {
+		why = oneLine(explain(h.Err))
+	}
+	return fmt.Sprintf("no put has succeeded for %s: %s; still trying", failing.Round(time.Second), why)
 }
 
 // lines is "1 line is" or "7 lines are".

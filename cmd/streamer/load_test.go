@@ -5,14 +5,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/spf13/cobra"
 
 	"telemetrylake/pipeline/hot"
@@ -123,7 +128,7 @@ func TestLoadReportsMalformedLines(t *testing.T) {
 	if r := loadJSON(t, stdout); code != exitUsage || r.Written != 1 || r.Complete || r.Malformed != 1 {
 		t.Errorf("strict: exit code %d, %+v", code, r)
 	}
-	if !strings.Contains(stderr, file+`:3: ts: "never" is not a time`) || !strings.Contains(stderr, "1 rows before it are done: 1 written") {
+	if !strings.Contains(stderr, file+`:3: ts: "never" is not a time`) || !strings.Contains(stderr, "1 row before it is done: 1 written") {
 		t.Errorf("strict: stderr %q", stderr)
 	}
 	code, stdout, stderr = runCommand(t, newLoad(), "", args...)
@@ -196,6 +201,15 @@ func TestLoadRefusesInOneLine(t *testing.T) {
 	}
 }
 
+// openLoad opens what newLoading makes.
+func openLoad(ctx context.Context, client *dynamodb.Client, c *schemas.Contract, in *input, o loadOptions) (*loading, error) {
+	l, err := newLoading(c, in, o)
+	if err != nil {
+		return nil, err
+	}
+	return l, l.open(ctx, client)
+}
+
 // stoppingInput stops the load when so much of the file was read.
 type stoppingInput struct {
 	*strings.Reader
@@ -235,10 +249,12 @@ func TestAnInterruptedLoadSaysHowFarItCame(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout bytes.Buffer
-	if err := l.run(ctx, &stdout, &bytes.Buffer{}); !errors.Is(err, context.Canceled) {
+	err = l.run(ctx, &stdout, &bytes.Buffer{})
+	r := loadJSON(t, stdout.String())
+	if u, ok := errors.AsType[*unfinished](err); !ok || !errors.Is(err, context.Canceled) ||
+		u.Error() != "load f.csv: interrupted; "+r.far("")+"; the same command goes on" {
 		t.Errorf("error is %v", err)
 	}
-	r := loadJSON(t, stdout.String())
 	n, err := hot.NewWriter(client, c, hot.WriterOptions{}).Count(t.Context())
 	if err != nil || r.Complete || r.Written != n || n >= 5000 {
 		t.Errorf("%+v, and the table holds %d items, %v", r, n, err)
@@ -264,11 +280,173 @@ func TestLoadProgressTellsRateAndTimeLeft(t *testing.T) {
 	if err := l.Load.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := l.progressText(2*time.Second), "1 rows, 0 a second, 1 line is malformed, 25%, 6s left"; got != want {
+	if got, want := l.progressText(2*time.Second), "1 row, 0 a second, 1 line is malformed, 25%, 6s left"; got != want {
 		t.Errorf("progress is %q, want %q", got, want)
 	}
 	in.size = 0
 	if got := l.progressText(time.Second); strings.Contains(got, "left") {
 		t.Errorf("a pipe has no end to tell: %q", got)
+	}
+}
+
+// An outage is an endpoint that can be told to fail every put.
+type outage struct {
+	http.Handler
+	down atomic.Bool
+	puts atomic.Int64
+}
+
+func (o *outage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".PutItem") {
+		o.puts.Add(1)
+		if o.down.Load() {
+			http.Error(w, "down", http.StatusServiceUnavailable)
+			return
+		}
+	}
+	o.Handler.ServeHTTP(w, r)
+}
+
+func TestALoadIntoAnOutageSaysSoAndGivesUp(t *testing.T) {
+	o := &outage{Handler: serveAWS(t, "sensor_readings")}
+	o.down.Store(true)
+	server := httptest.NewServer(o)
+	t.Cleanup(server.Close)
+	t.Setenv("AWS_ENDPOINT_URL", server.URL)
+	aws, err := connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := schemas.Load("sensor_readings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := func(tol tolerance) *loading {
+		t.Helper()
+		text := climateHeader + "\n" + climateLine(1, climateStart, 1, "20", "40") + "\n"
+		in := &input{ReadCloser: &stoppingInput{Reader: strings.NewReader(text), stop: func() {}}, name: "f.csv", size: int64(len(text))}
+		l, err := openLoad(t.Context(), aws.dynamodb, c, in, loadOptions{format: "room-climate", expiresFrom: "load", parallel: 2, output: "json", tolerance: tol})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	var stdout, stderr bytes.Buffer
+	err = begin(tolerance{warnAfter: time.Millisecond, warnEvery: time.Hour, giveUp: time.Second}).run(t.Context(), &stdout, &stderr)
+	if err == nil || exitCode(err) != exitFailed || !strings.Contains(err.Error(), "nothing but failures") || strings.Contains(oneLine(err), "\n") {
+		t.Errorf("error is %v", err)
+	}
+	if r := loadJSON(t, stdout.String()); r.Complete || r.Rows != 0 {
+		t.Errorf("%+v", r)
+	}
+	if text := stderr.String(); !strings.HasPrefix(text, "streamer: load f.csv: no put has succeeded for ") || !strings.HasSuffix(text, "; still trying\n") || strings.Count(text, "\n") != 1 {
+		t.Errorf("stderr %q", text)
+	}
+
+	// The end of an outage is told too.
+	stderr.Reset()
+	l := begin(tolerance{warnAfter: time.Millisecond, warnEvery: time.Hour, giveUp: time.Hour})
+	heard := &listener{Writer: &stderr, heard: func(string) { o.down.Store(false) }}
+	if err := l.run(t.Context(), &stdout, heard); err != nil || o.puts.Load() == 0 {
+		t.Errorf("%v after %d puts", err, o.puts.Load())
+	}
+	if r := l.report(true); r.Written != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A listener hears what is written.
+type listener struct {
+	io.Writer
+	heard func(string)
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		l.heard(string(p))
+	}
+	return l.Writer.Write(p)
+}
+
+func TestAWarningIsRepeatedSeldomAndTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := warner{tolerance: usualTolerance}
+		begun := time.Now()
+		var said []string
+		look := func(h hot.Health) {
+			if text := w.look(h); text != "" {
+				said = append(said, time.Since(begun).String()+" "+text)
+			}
+		}
+		failing := hot.Health{Since: begun, Err: errors.New("the line is cut")}
+		for range 70 {
+			look(failing)
+			time.Sleep(time.Second)
+		}
+		look(hot.Health{}) // all calls were given up, which is no success
+		look(hot.Health{Since: time.Now(), Answered: 1})
+		for range 4 {
+			look(hot.Health{Since: time.Now(), Answered: 2})
+			time.Sleep(time.Second)
+		}
+		hanging := hot.Health{Since: time.Now(), Answered: 3}
+		for range 7 {
+			look(hanging)
+			time.Sleep(time.Second)
+		}
+		want := []string{
+			"5s no put has succeeded for 5s: the line is cut; still trying",
+			"35s no put has succeeded for 35s: the line is cut; still trying",
+			"1m5s no put has succeeded for 1m5s: the line is cut; still trying",
+			"1m10s puts succeed again, after 1m10s",
+			"1m19s no put has succeeded for 5s: no answer; still trying",
+		}
+		if !slices.Equal(said, want) {
+			t.Errorf("said\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+func TestLoadNeedsNoAWSToSayWhatIsWrongWithTheCommand(t *testing.T) {
+	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+	file := writeLines(t, climateHeader, climateLine(1, climateStart, 1, "20", "40"))
+	for want, args := range map[string][]string{
+		"no contract named":    {file},
+		"knows no warmth":      {file, "--contract", "sensor_readings", "--map", "warmth=celsius"},
+		"no such contract":     {file, "--contract", "none"},
+		". FOLDER/env":         {file, "--contract", "sensor_readings"},
+		"no such file":         {file + "x", "--contract", "sensor_readings"},
+		"takes one file, or -": {"--contract", "sensor_readings"},
+	} {
+		code, _, stderr := runCommand(t, newLoad(), "", args...)
+		if code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, stderr %q; want %q", code, stderr, want)
+		}
+	}
+}
+
+func TestAnEventTimeCanBeTheSortKeyOfALoadedTable(t *testing.T) {
+	env := serveAWS(t)
+	contract := filepath.Join(t.TempDir(), "stops.yaml")
+	text := "format: 1\nname: stops\ntable: stops\nkeys:\n  partition: {attribute: truck}\n  sort: {attribute: at, type: N}\ncolumns:\n" +
+		"  - {name: truck, key: truck, type: string}\n  - {name: stopped_at, attribute: at, type: timestamp, encoding: epoch_seconds}\n" +
+		"event_time: stopped_at\nlayout: {partition_by: day, first_partition: 2016-01-01}\n"
+	if err := os.WriteFile(contract, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadContract(contract)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hot.Create(t.Context(), newClients(env.AWSConfig()).dynamodb, c); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := runCommand(t, newLoad(), "truck,stopped_at\n7,2016-03-15T08:47:28Z\n7,1458031649\n", "-", "--contract", contract, "-o", "json")
+	if r := loadJSON(t, stdout); code != exitOK || r.Written != 2 {
+		t.Errorf("exit code %d, %+v, %s", code, r, stderr)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -59,17 +58,18 @@ func (l *loading) report(complete bool) loadReport {
 	return r
 }
 
-// far says how far the load came.
-func (r loadReport) far() string {
-	return fmt.Sprintf("%s rows before it are done: %s written, %s already there, %s refused", count(r.Rows), count(r.Written), count(r.Present), count(r.Refused))
+// far says how far the load came; where is empty or ends with a space.
+func (r loadReport) far(where string) string {
+	are := "are"
+	if r.Rows == 1 {
+		are = "is"
+	}
+	return fmt.Sprintf("%s %s%s done: %s written, %s already there, %s refused", counted(r.Rows, "row"), where, are, count(r.Written), count(r.Present), count(r.Refused))
 }
 
 func (r loadReport) print(out io.Writer, output string) error {
 	if output == "json" {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(r)
+		return writeDocument(out, r)
 	}
 	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "%s into %s\n\n", printable(r.File), r.Table)
@@ -80,7 +80,7 @@ func (r loadReport) print(out io.Writer, output string) error {
 		{"malformed lines", count(r.Malformed)},
 	}
 	table(w, nil, rows)
-	fmt.Fprintf(w, "\n%s rows in %.1f seconds, %s a second\n", count(r.Rows), r.Seconds, count(int(r.RowsPerSecond)))
+	fmt.Fprintf(w, "\n%s in %.1f seconds, %s a second\n", counted(r.Rows, "row"), r.Seconds, count(int(r.RowsPerSecond)))
 	if !r.Complete {
 		fmt.Fprintln(w, "Not the whole file. The same command goes on: what is there is left as it is.")
 	}

@@ -92,7 +92,7 @@ func connect(ctx context.Context) (clients, error) {
 		return clients{}, usagef("load the AWS configuration: %w", err)
 	}
 	if cfg.Region == "" {
-		return clients{}, usagef("no AWS region; set AWS_REGION")
+		return clients{}, usagef("no AWS region; set AWS_REGION, or for an AWS of streamer local read what it wrote:  . FOLDER/env")
 	}
 	return newClients(cfg), nil
 }

@@ -47,7 +47,15 @@ func (p *progress) add(n int) {
 	p.last = now
 	rate := float64(p.done) / now.Sub(p.begun).Seconds()
 	left := time.Duration(float64(p.total-p.done) / rate * float64(time.Second))
-	fmt.Fprintf(p.out, clearLine+"%d of %d rows (%d%%), %.0f a second, %s left", p.done, p.total, 100*p.done/max(p.total, 1), rate, left.Round(time.Second))
+	fmt.Fprintf(p.out, clearLine+"%s of %s (%d%%), %s a second, %s left",
+		count(p.done), counted(p.total, "row"), 100*p.done/max(p.total, 1), count(int(rate)), left.Round(time.Second))
+}
+
+// say shows what is done now instead.
+func (p *progress) say(text string) {
+	if p != nil && p.out != nil {
+		fmt.Fprint(p.out, clearLine+text)
+	}
 }
 
 func (p *progress) clear() {

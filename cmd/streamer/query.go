@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -39,7 +39,8 @@ func newQuery() *cobra.Command {
 		Long: `Run a query on the lake in a folder: one that the program knows, by its name
 (--list shows them), or one SELECT; what has a space in it is taken for SQL. The
 tables are those of the contracts: readings by the contract's name, and beside
-them NAME_changes, NAME_tombstones and NAME_quarantine.
+them NAME_changes, NAME_tombstones and NAME_quarantine. For the tables of a
+contract of your own, name its file with --contract.
 
 Decimals keep every digit: in JSON they are texts, for many readers of JSON round
 numbers. NULL is not the empty text: a table shows NULL and "", CSV an empty field
@@ -50,6 +51,7 @@ many columns is shown as lines. Into a file or a pipe everything is written.`,
 		Example: `  streamer query --list
   streamer query average_climate_by_device --param from_day=2016-03-15
   streamer query "SELECT device_id, MAX(celsius) FROM sensor_readings GROUP BY 1"
+  streamer query "SELECT COUNT(*) FROM mine" --contract ./mine.yaml
   streamer query "SELECT * FROM device_telemetry WHERE dt = '2026-03-02'" -o csv > day.csv`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -77,7 +79,7 @@ many columns is shown as lines. Into a file or a pipe everything is written.`,
 	f := c.Flags()
 	f.StringArrayVar(&o.params, "param", nil, "`NAME=VALUE` of a parameter of the query; may be repeated")
 	f.BoolVar(&o.list, "list", false, "list the queries that the program knows")
-	f.StringVarP(&o.output, "output", "o", "table", "table, json or csv")
+	outputFlag(f, &o.output, "table", "json", "csv")
 	f.IntVar(&o.limit, "limit", 100, "rows that a table shows; 0: all")
 	return c
 }
@@ -90,8 +92,6 @@ func (o queryOptions) check(limited bool) error {
 		return usagef("--list prints no CSV; write -o table or -o json")
 	case !o.list && o.query == "":
 		return usagef("no query; name one (streamer query --list) or write a SELECT in quotes")
-	case o.output != "table" && o.output != "json" && o.output != "csv":
-		return usagef("unknown output %q; write -o table, -o json or -o csv", o.output)
 	case o.limit < 0:
 		return usagef("--limit %d is below 0", o.limit)
 	case limited && o.output != "table":
@@ -125,9 +125,7 @@ func listQueries(out io.Writer, output string) error {
 		list = append(list, l)
 	}
 	if output == "json" {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(list)
+		return writeDocument(out, list)
 	}
 	for i, q := range list {
 		var b strings.Builder
@@ -186,17 +184,27 @@ func findQuery(name string) (athena.Query, error) {
 			return q, nil
 		}
 	}
-	var near []string
+	var names []string
 	for _, q := range queries {
-		if likeness(name, q.Name) >= 0.4 {
-			near = append(near, q.Name)
-		}
+		names = append(names, q.Name)
 	}
-	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(likeness(name, b), likeness(name, a)) })
+	near := nearest(name, names)
 	if len(near) == 0 {
 		return athena.Query{}, usagef("there is no query %q; streamer query --list shows them", name)
 	}
-	return athena.Query{}, usagef("there is no query %q; did you mean %s?", name, strings.Join(near[:min(len(near), 3)], " or "))
+	return athena.Query{}, usagef("there is no query %q; did you mean %s?", name, strings.Join(near, " or "))
+}
+
+// nearest are at most three of the names that are like one, the likest first.
+func nearest(name string, names []string) []string {
+	var near []string
+	for _, n := range names {
+		if likeness(name, n) >= 0.4 {
+			near = append(near, n)
+		}
+	}
+	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(likeness(name, b), likeness(name, a)) })
+	return near[:min(len(near), 3)]
 }
 
 // likeness is the share of pairs of letters that two names have in common: 1 for equal names.
@@ -236,7 +244,70 @@ func runQuery(c *cobra.Command, s *settings, o queryOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lake.Close()) }()
-	return st.run(ctx, lake, o, c.OutOrStdout())
+	err = st.run(ctx, lake, o, c.OutOrStdout())
+	if name := missingTable(err); name != "" {
+		return noTable(name, s.LakeDir, tables)
+	}
+	return err
+}
+
+// noSuchTable is how DuckDB begins to say it; its own proposals come from its catalog.
+var noSuchTable = regexp.MustCompile(`Catalog Error: Table with name (\S+) does not exist!`)
+
+// missingTable is the table that a query wanted and that there is not; "" for another error.
+func missingTable(err error) string {
+	if err == nil {
+		return ""
+	}
+	if m := noSuchTable.FindStringSubmatch(err.Error()); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// noTable answers with the tables that there are.
+func noTable(name, lake string, known []schemas.Table) error {
+	filled, unknown, err := lakeTables(lake, known)
+	if err != nil {
+		return err
+	}
+	for _, u := range unknown {
+		if strings.EqualFold(u, name) {
+			return usagef("no contract here describes table %s, which the lake has; name its contract with --contract FILE", name)
+		}
+	}
+	return usagef("the lake has no table %s; it has %s; for tables of a contract of your own name it with --contract FILE",
+		name, strings.Join(filled, ", "))
+}
+
+// lakeTables are the tables of the lake that hold rows, those that a contract describes and the
+// others, each in alphabetical order.
+func lakeTables(lake string, known []schemas.Table) (filled, unknown []string, err error) {
+	entries, err := os.ReadDir(lake)
+	if err != nil {
+		return nil, nil, usagef("look at the lake: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if slices.ContainsFunc(known, func(t schemas.Table) bool { return t.Name == name }) {
+			found, err := hasObject(filepath.Join(lake, name))
+			if err != nil {
+				return nil, nil, fmt.Errorf("look at the lake: %w", err)
+			}
+			if found {
+				filled = append(filled, name)
+			}
+			continue
+		}
+		// No deeper than a table can be: the folder may be one that has nothing to do with a lake.
+		for _, pattern := range []string{"*.parquet", "*=*/*.parquet"} {
+			if found, err := fs.Glob(os.DirFS(filepath.Join(lake, name)), pattern); err == nil && len(found) > 0 {
+				unknown = append(unknown, name)
+				break
+			}
+		}
+	}
+	return filled, unknown, nil
 }
 
 func (st statement) run(ctx context.Context, lake *engine.Lake, o queryOptions, out io.Writer) error {
@@ -304,14 +375,9 @@ func checkLake(dir string, tables []schemas.Table) error {
 	case !info.IsDir():
 		return usagef("%s is a file; set --lake-dir to the folder that holds a folder for each table", dir)
 	}
-	for _, t := range tables {
-		found, err := hasObject(filepath.Join(dir, t.Name))
-		if err != nil {
-			return fmt.Errorf("look at the lake: %w", err)
-		}
-		if found {
-			return nil
-		}
+	filled, unknown, err := lakeTables(dir, tables)
+	if err != nil || len(filled) > 0 {
+		return err
 	}
 	for inside := range strings.SplitSeq("s3/"+lakeBucket+" ..", " ") {
 		other := filepath.Join(dir, inside)
@@ -320,6 +386,12 @@ func checkLake(dir string, tables []schemas.Table) error {
 				return usagef("%s holds no tables, but %s does; set --lake-dir to that", dir, other)
 			}
 		}
+	}
+	switch {
+	case slices.ContainsFunc(unknown, func(name string) bool { return strings.Contains(name, "=") }):
+		return usagef("%s seems to be the folder of one table; set --lake-dir to the one above it", dir)
+	case len(unknown) > 0:
+		return usagef("no contract here describes what %s holds: %s; name its contract with --contract FILE", dir, strings.Join(unknown, ", "))
 	}
 	return fmt.Errorf("the lake %s holds no rows yet; streamer run and streamer seal bring them there", dir)
 }

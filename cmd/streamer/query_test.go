@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"telemetrylake/athena/engine"
+	"telemetrylake/schemas"
 )
 
 // climateLake makes a lake of a few readings and returns its folder.
@@ -100,6 +103,56 @@ func TestQueryRefusesInOneLine(t *testing.T) {
 		if code != tt.code || stdout != "" || !strings.Contains(stderr, tt.want) || strings.Contains(stderr, "\n") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %d and %q", name, code, stdout, stderr, tt.code, tt.want)
 		}
+	}
+}
+
+func TestAnUnknownTableIsAnsweredWithTheLakesOwn(t *testing.T) {
+	lake := climateLake(t)
+	code, stdout, stderr := runCommand(t, newQuery(), "", "SELECT * FROM sensor_reading", "--lake-dir", lake)
+	if want := "the lake has no table sensor_reading; it has sensor_readings; "; code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, want) ||
+		!strings.Contains(stderr, "--contract FILE") || strings.Contains(stderr, "\n") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+
+	// A lake of a contract that the program does not know.
+	own := t.TempDir()
+	if err := os.Rename(filepath.Join(lake, "sensor_readings"), filepath.Join(own, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr = runCommand(t, newQuery(), "", "SELECT COUNT(*) FROM mine", "--lake-dir", own)
+	if code != exitUsage || !strings.Contains(stderr, "no contract here describes what "+own+" holds: mine; name its contract") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	code, _, stderr = runCommand(t, newQuery(), "", "SELECT COUNT(*) FROM mine", "--lake-dir", filepath.Join(own, "mine"))
+	if code != exitUsage || !strings.Contains(stderr, "folder of one table") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	c, err := schemas.Load("sensor_readings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract := filepath.Join(t.TempDir(), "mine.yaml")
+	if err := os.WriteFile(contract, bytes.Replace(c.Text(), []byte("name: sensor_readings"), []byte("name: mine"), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr = runCommand(t, newQuery(), "", "SELECT COUNT(*) AS n FROM mine", "--lake-dir", own, "--contract", contract, "-o", "csv")
+	if code != exitOK || stdout != "n\n12\n" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	code, _, stderr = runCommand(t, newQuery(), "", "SELECT 1 FROM sensor_reading", "--lake-dir", own, "--contract", contract)
+	if code != exitUsage || !strings.Contains(stderr, "it has mine;") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	// Beside a table that is known.
+	if err := os.CopyFS(filepath.Join(lake, "mine"), os.DirFS(filepath.Join(own, "mine"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(own, "mine"), filepath.Join(lake, "sensor_readings")); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr = runCommand(t, newQuery(), "", "SELECT 1 FROM MINE", "--lake-dir", lake)
+	if code != exitUsage || !strings.Contains(stderr, "no contract here describes table MINE") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
 }
 

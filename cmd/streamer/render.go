@@ -275,11 +275,9 @@ func (r *tableRows) end() error {
 	total := len(r.rows) + r.more
 	switch {
 	case r.more > 0:
-		fmt.Fprintf(w, "… %s more rows; --limit 0 shows all\n", count(r.more))
-	case total == 1:
-		fmt.Fprintln(w, "1 row")
+		fmt.Fprintf(w, "… %s; --limit 0 shows all\n", counted(r.more, "more row"))
 	default:
-		fmt.Fprintf(w, "%s rows\n", count(total))
+		fmt.Fprintln(w, counted(total, "row"))
 	}
 	return w.Flush()
 }

@@ -42,7 +42,7 @@ func (s *show) print(out io.Writer) error {
 		rows = append(rows, []string{t.Name, roleText(t.Role), count(t.Rows), count(t.Objects), count(int(t.Bytes / 1024))})
 	}
 	table(w, []string{"table", "holds", "rows", "objects", "KiB"}, rows)
-	fmt.Fprintf(w, "\n%s rows of %s have %s distinct keys. Gaps: %d.\n", count(r.LakeRows), c.Name, count(r.LakeDistinctKeys), r.Gaps)
+	fmt.Fprintf(w, "\n%s rows of %s have %s distinct keys. Gaps: %s.\n", count(r.LakeRows), c.Name, count(r.LakeDistinctKeys), count(r.Gaps))
 	for _, a := range s.answers {
 		s.printAnswer(w, a)
 	}
@@ -77,7 +77,7 @@ func (s *show) printAnswer(w io.Writer, a answer) {
 	rows := a.rows[:min(len(a.rows), firstRows)]
 	table(w, a.columns, rows)
 	if more := len(a.rows) - len(rows); more > 0 {
-		fmt.Fprintf(w, "  … %s more rows\n", count(more))
+		fmt.Fprintf(w, "  … %s\n", counted(more, "more row"))
 	}
 }
 
@@ -88,8 +88,22 @@ func (s *show) printLake(w io.Writer) {
 		fmt.Fprintf(w, "\nThe lake was in a temporary folder and is removed. Keep it with --dir:\n  streamer demo --dir ./lake\n")
 		return
 	}
-	fmt.Fprintf(w, "\nThe lake is in\n  %s\nTry\n  duckdb -c \"SELECT * FROM '%s' LIMIT 10\"\n",
-		s.result.LakePath, filepath.ToSlash(filepath.Join(s.result.LakePath, "**", "*.parquet")))
+	fmt.Fprintf(w, "\nThe lake is in\n  %s\nTry\n", s.result.LakePath)
+	if a := s.answers; len(a) > 0 && a[0].without == "" {
+		fmt.Fprintf(w, "  streamer query --lake-dir %s %s\n", shellWord(s.lakeFolder()), a[0].query.Name)
+	}
+	fmt.Fprintf(w, "  duckdb -c \"SELECT * FROM '%s' LIMIT 10\"\n", filepath.ToSlash(filepath.Join(s.result.LakePath, "**", "*.parquet")))
+}
+
+// shellWord is a path as a shell takes it for one word.
+func shellWord(path string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/\\:._-+,=@%", r)
+	}
+	if path != "" && !strings.ContainsFunc(path, func(r rune) bool { return !plain(r) }) {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
 // table prints columns apart by two spaces, columns of numbers on the right.
@@ -128,6 +142,14 @@ func numeric(rows [][]string, column int) bool {
 		}
 	}
 	return len(rows) > 0
+}
+
+// counted is "1 row" or "7 rows".
+func counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return count(n) + " " + thing
 }
 
 // count writes a number with a comma before each three digits.

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -24,7 +22,8 @@ import (
 func newRun() *cobra.Command {
 	s := newSettings()
 	var untilDrained bool
-	var output, level string
+	var level string
+	var output string
 	c := &cobra.Command{
 		Use:   "run --contract NAME",
 		Short: "Move a table's stream into its lake until it is stopped",
@@ -39,9 +38,6 @@ everything that was written before the start is in the lake.`,
   streamer run --config streamer.yaml --log-level info`,
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usagef("unknown output %q; write -o table or -o json", output)
-			}
 			log, err := newLog(c.ErrOrStderr(), level)
 			if err != nil {
 				return err
@@ -67,7 +63,7 @@ everything that was written before the start is in the lake.`,
 		"window-records", "window-bytes", "window-age", "seal-every", "stop-within")
 	f := c.Flags()
 	f.BoolVar(&untilDrained, "until-drained", false, "end once everything written before the start is in the lake")
-	f.StringVarP(&output, "output", "o", "table", "what is printed at the end: table or json")
+	outputFlag(f, &output, "table", "json")
 	f.StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	return c
 }
@@ -250,7 +246,7 @@ func (r *runner) move(ctx context.Context) error {
 		}
 		r.log.Warn("starting again from the checkpoint", "in", wait, "error", explain(err))
 		reopen = true
-		if err := pause(ctx, wait/2+rand.N(wait/2)); err != nil {
+		if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
 			return nil
 		}
 	}
@@ -270,17 +266,6 @@ func graceful(ctx context.Context, within time.Duration) (context.Context, conte
 // for instance, is not waited for.
 func needsPerson(err error) bool { return exitCode(explain(err)) == exitPerson }
 
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}
-
 // Waits between rounds, as Lambda polls and as patience allows.
 const (
 	pollBusy = 250 * time.Millisecond
@@ -290,7 +275,7 @@ const (
 // read makes windows of the stream. It returns nil once ctx is done or the stream is drained,
 // with everything gathered committed.
 func (r *runner) read(ctx, work context.Context, progressed func()) error {
-	d := newDrain(r.start)
+	d, tipsMarked := newDrain(r.start), time.Now()
 	add := func(b pipeline.Batch) error { return r.gatherer.Add(work, b) }
 	for ctx.Err() == nil {
 		info, err := r.reader.Round(ctx, add)
@@ -307,9 +292,13 @@ func (r *runner) read(ctx, work context.Context, progressed func()) error {
 		if err := r.gatherer.FlushDue(work); err != nil {
 			return err
 		}
-		if r.untilDrained && d.see(info, time.Now()) {
+		if d.see(info, time.Now()) && r.untilDrained {
 			r.totals.Drained = true
 			break
+		}
+		if r.gatherer.Empty() && time.Since(tipsMarked) >= tipEvery {
+			r.markTips(work, d)
+			tipsMarked = time.Now()
 		}
 		wait := pollIdle
 		switch {
@@ -321,11 +310,29 @@ func (r *runner) read(ctx, work context.Context, progressed func()) error {
 		if info.Records > 0 {
 			progressed()
 		}
-		if wait > 0 && pause(ctx, wait) != nil {
+		if wait > 0 && pipeline.Wait(ctx, wait) != nil {
 			break
 		}
 	}
-	return r.gatherer.Flush(work)
+	if err := r.gatherer.Flush(work); err != nil {
+		return err
+	}
+	r.markTips(work, d)
+	return nil
+}
+
+// tipEvery is how often it is noted that a shard was read to its tip: a write for each shard.
+const tipEvery = 10 * time.Second
+
+// markTips notes which shards were read to their tips, once all they had shown is committed. It
+// tells a stream at rest from one that nobody reads.
+func (r *runner) markTips(ctx context.Context, d *drain) {
+	for _, id := range d.atTip() {
+		if err := r.shards.MarkTip(ctx, id, time.Now()); err != nil {
+			r.log.Warn("status shows an older lag than there is", "error", explain(err))
+			return
+		}
+	}
 }
 
 // A drain tells when everything written before a time has been read: every shard has shown a
@@ -348,6 +355,17 @@ const (
 
 func newDrain(since time.Time) *drain {
 	return &drain{since: since, shards: map[pipeline.ShardID]*emptiness{}}
+}
+
+// atTip lists the shards that have been empty for some pages.
+func (d *drain) atTip() []pipeline.ShardID {
+	var ids []pipeline.ShardID
+	for id, e := range d.shards {
+		if e.pages >= drainPages {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (d *drain) see(info stream.RoundInfo, now time.Time) bool {
@@ -407,7 +425,7 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 		select {
 		case <-moved:
 			every = min(every, time.Second)
-			if pause(ctx, every) != nil {
+			if pipeline.Wait(ctx, every) != nil {
 				return nil
 			}
 		case <-time.After(every):
@@ -422,9 +440,7 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 func (r *runner) print(w io.Writer, output string) error {
 	t := r.totals
 	if output == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(t)
+		return writeDocument(w, t)
 	}
 	table(w, nil, [][]string{
 		{"Stream records read", count(t.Records)},
@@ -463,8 +479,8 @@ func (s *statusLine) show(t runTotals) {
 	}
 	s.last = time.Now()
 	rate := float64(t.Records) / time.Since(s.begun).Seconds()
-	fmt.Fprintf(s.out, clearLine+"%s read, %s a second; %s rows in %s windows; %s sealed",
-		count(t.Records), count(int(rate)), count(t.Rows), count(t.Windows), count(t.SealedRows))
+	fmt.Fprintf(s.out, clearLine+"%s read, %s a second; %s in %s; %s sealed",
+		count(t.Records), count(int(rate)), counted(t.Rows, "row"), counted(t.Windows, "window"), count(t.SealedRows))
 }
 
 func (s *statusLine) clear() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,7 +16,8 @@ import (
 
 func newSeal() *cobra.Command {
 	s := newSettings()
-	var output, level string
+	var level string
+	var output string
 	c := &cobra.Command{
 		Use:   "seal",
 		Short: "Seal what Firehose has delivered, once",
@@ -26,9 +26,6 @@ remove the object. Any number of these may run at the same time, beside a run.`,
 		Example: `  streamer seal --staging s3://my-staging/delivered/ --lake s3://my-lake/`,
 		Args:    noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usagef("unknown output %q; write -o table or -o json", output)
-			}
 			log, err := newLog(c.ErrOrStderr(), level)
 			if err != nil {
 				return err
@@ -44,7 +41,7 @@ remove the object. Any number of these may run at the same time, beside a run.`,
 		},
 	}
 	s.use(c, "checkpoint-table", "staging", "damaged", "lake")
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	outputFlag(c.Flags(), &output, "table", "json")
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
 	return c
 }
@@ -69,9 +66,7 @@ func sealOnce(ctx context.Context, s *settings, log *slog.Logger) (seal.Report, 
 
 func printSealed(c *cobra.Command, r seal.Report, output string) error {
 	if output == "json" {
-		enc := json.NewEncoder(c.OutOrStdout())
-		enc.SetIndent("", "  ")
-		return enc.Encode(map[string]any{
+		return writeDocument(c.OutOrStdout(), map[string]any{
 			"staging_objects": r.Objects, "removed": r.Removed, "parts": r.Parts, "published": r.Published,
 			"duplicates": r.Duplicates, "void": r.Void, "waiting": r.Waiting, "sealed_objects": r.Created,
 			"rows": r.Rows, "damaged": r.Damaged, "kept": r.Kept,

@@ -116,6 +116,7 @@ func (s *show) run(ctx context.Context) error {
 	if err := s.writeAll(ctx); err != nil {
 		return err
 	}
+	s.progress.say(fmt.Sprintf("%s written, sealing", counted(s.progress.done, "row")))
 	if err := s.drain(ctx); err != nil {
 		return err
 	}
@@ -126,9 +127,11 @@ func (s *show) run(ctx context.Context) error {
 	if s.before, err = s.countLake(ctx); err != nil {
 		return err
 	}
+	s.progress.say("letting the hot rows expire")
 	if err := s.expire(ctx); err != nil {
 		return err
 	}
+	s.progress.say("counting what is in the lake")
 	return s.sumUp(ctx)
 }
 

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,9 +22,6 @@ func newStatus() *cobra.Command {
 		Example: `  streamer status --contract device_telemetry --staging s3://my-staging/delivered/ --lake s3://my-lake/`,
 		Args:    noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return usagef("unknown output %q; write -o table or -o json", output)
-			}
 			if err := s.load(c); err != nil {
 				return err
 			}
@@ -33,15 +30,13 @@ func newStatus() *cobra.Command {
 				return explain(err)
 			}
 			if output == "json" {
-				enc := json.NewEncoder(c.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(st)
+				return writeDocument(c.OutOrStdout(), st)
 			}
 			return st.print(c.OutOrStdout())
 		},
 	}
 	s.use(c, "contract", "table", "checkpoint-table", "staging", "damaged", "lake")
-	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	outputFlag(c.Flags(), &output, "table", "json")
 	return c
 }
 
@@ -52,8 +47,11 @@ type status struct {
 	Lane    laneStatus      `json:"lane"`
 	Shards  []shardStatus   `json:"shards"`
 	Gaps    int             `json:"gaps"`
+	Lag     string          `json:"lag"` // since every open shard was read to its tip with all committed
 	Staging objectsStatus   `json:"staging"`
 	Lake    []objectsStatus `json:"lake"`
+
+	oldestTip time.Time
 }
 
 type laneStatus struct {
@@ -73,6 +71,7 @@ type shardStatus struct {
 	Lane   string `json:"lane"`
 	At     string `json:"committed,omitempty"`
 	End    bool   `json:"end"`
+	TipAt  string `json:"tip_at,omitempty"` // when it was last read to its tip with all committed
 }
 
 type objectsStatus struct {
@@ -150,9 +149,23 @@ func (st *status) readLane(ctx context.Context, store *checkpoint.Store, id pipe
 	}
 	st.Gaps = gaps
 	for _, s := range shards {
-		st.Shards = append(st.Shards, shardStatus{string(s.ID), string(s.Parent), string(s.Lane), string(s.At.Seq), s.At.End})
+		shown := shardStatus{ID: string(s.ID), Parent: string(s.Parent), Lane: string(s.Lane), At: string(s.At.Seq), End: s.At.End}
+		if !s.TipAt.IsZero() {
+			shown.TipAt = s.TipAt.Format(time.RFC3339)
+		}
+		st.Shards = append(st.Shards, shown)
+		if !s.At.End && (len(st.Lag) == 0 || s.TipAt.Before(st.oldestTip)) {
+			st.oldestTip, st.Lag = s.TipAt, lagSince(s.TipAt, time.Now())
+		}
 	}
 	return nil
+}
+
+func lagSince(tip, now time.Time) string {
+	if tip.IsZero() {
+		return "unknown: not read to the tip yet"
+	}
+	return max(0, now.Sub(tip)).Round(time.Second).String()
 }
 
 func (st *status) print(w io.Writer) error {
@@ -178,6 +191,9 @@ func (st *status) print(w io.Writer) error {
 	}
 	if st.Lane.Halted != "" {
 		rows = append(rows, []string{"  HALTED", st.Lane.Halted})
+	}
+	if st.Lag != "" {
+		rows = append(rows, []string{"Lag", st.Lag})
 	}
 	rows = append(rows, []string{"Gaps", fmt.Sprint(st.Gaps)})
 	table(w, nil, rows)

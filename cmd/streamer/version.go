@@ -16,12 +16,16 @@ func newVersion() *cobra.Command {
 		Short: "Print the version of the program and of the formats it writes",
 		Args:  noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			info, _ := debug.ReadBuildInfo()
-			_, err := fmt.Fprintf(c.OutOrStdout(), "streamer %s %s %s/%s, format %d, layout %d\n",
-				version(info), runtime.Version(), runtime.GOOS, runtime.GOARCH, pipeline.FormatVersion, pipeline.LayoutVersion)
+			_, err := fmt.Fprintln(c.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	info, _ := debug.ReadBuildInfo()
+	return fmt.Sprintf("streamer %s %s %s/%s, format %d, layout %d",
+		version(info), runtime.Version(), runtime.GOOS, runtime.GOARCH, pipeline.FormatVersion, pipeline.LayoutVersion)
 }
 
 // version is the module's version, or the commit that a checkout was built from.

@@ -67,6 +67,7 @@ type wireOptions struct {
 // what seals.
 type line struct {
 	store    *checkpoint.Store
+	shards   *checkpoint.Shards
 	sink     *lake.Firehose
 	staging  *lake.Bucket
 	lake     *lake.Bucket
@@ -89,9 +90,10 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 		lake:    lake.NewBucket(c.s3, p.Lake.Bucket, p.Lake.Prefix),
 	}
 	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging)
+	l.shards = l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run)
 	l.reader = stream.New(c.streams, stream.Options{
 		StreamARN: p.StreamARN,
-		Shards:    l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run),
+		Shards:    l.shards,
 		Logger:    o.Log,
 		Now:       o.Now,
 	})

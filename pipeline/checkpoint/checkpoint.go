@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -42,6 +43,10 @@ type Store struct {
 	table  string
 	now    func() time.Time
 	rand   io.Reader
+
+	nameOnce sync.Once
+	name     string
+	nameErr  error
 }
 
 var (
@@ -64,6 +69,22 @@ func New(client *dynamodb.Client, table string, o Options) *Store {
 
 // Create makes the table, if there is none.
 func (s *Store) Create(ctx context.Context) error {
+	// Most roles may look at the table and not make it.
+	_, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &s.table})
+	if missing := (*types.ResourceNotFoundException)(nil); errors.As(err, &missing) {
+		err = s.create(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("create checkpoint table %s: %w", s.table, err)
+	}
+	w := dynamodb.NewTableExistsWaiter(s.client)
+	if err := w.Wait(ctx, &dynamodb.DescribeTableInput{TableName: &s.table}, 5*time.Minute); err != nil {
+		return fmt.Errorf("wait for checkpoint table %s: %w", s.table, err)
+	}
+	return nil
+}
+
+func (s *Store) create(ctx context.Context) error {
 	_, err := s.client.CreateTable(ctx, &dynamodb.CreateTableInput{
 		TableName:   &s.table,
 		BillingMode: types.BillingModePayPerRequest,
@@ -76,14 +97,10 @@ func (s *Store) Create(ctx context.Context) error {
 			{AttributeName: aws.String("sk"), KeyType: types.KeyTypeRange},
 		},
 	})
-	if inUse := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &inUse) {
-		return fmt.Errorf("create checkpoint table %s: %w", s.table, err)
+	if made := (*types.ResourceInUseException)(nil); errors.As(err, &made) {
+		return nil // another process was faster
 	}
-	w := dynamodb.NewTableExistsWaiter(s.client)
-	if err := w.Wait(ctx, &dynamodb.DescribeTableInput{TableName: &s.table}, 5*time.Minute); err != nil {
-		return fmt.Errorf("wait for checkpoint table %s: %w", s.table, err)
-	}
-	return nil
+	return err
 }
 
 // PutContract implements pipeline.Contracts.
@@ -93,8 +110,11 @@ func (s *Store) PutContract(ctx context.Context, c *schemas.Contract) error {
 	if err != nil {
 		return err
 	}
-	// The key is the text's hash: putting it again changes nothing.
-	if _, err := s.client.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: item}); err != nil {
+	_, err = s.client.PutItem(ctx, &dynamodb.PutItemInput{
+		TableName: &s.table, Item: item, ConditionExpression: aws.String("attribute_not_exists(pk)"),
+	})
+	// The key is the text's hash: what is there holds the same text, perhaps in a newer format.
+	if exists := (*types.ConditionalCheckFailedException)(nil); err != nil && !errors.As(err, &exists) {
 		return fmt.Errorf("store contract %s: %w", c.Hash(), err)
 	}
 	return nil
@@ -118,29 +138,41 @@ func (s *Store) Contract(ctx context.Context, hash string) (*schemas.Contract, e
 	return c, nil
 }
 
-// Acquire implements pipeline.Checkpoints.
-func (s *Store) Acquire(ctx context.Context, lane pipeline.LaneID) (pipeline.State, error) {
+// Acquire implements pipeline.Checkpoints. A token is never used twice, not even by the same
+// process: a request of its own that is still on its way must find another.
+func (s *Store) Acquire(ctx context.Context, lane pipeline.LaneID, again bool) (pipeline.State, error) {
 	var st pipeline.State
-	inc := make([]byte, 8)
-	if _, err := io.ReadFull(s.rand, inc); err != nil {
+	holder, err := s.holder()
+	if err != nil {
 		return st, fmt.Errorf("acquire lane %s: %w", lane, err)
+	}
+	inc, err := s.random()
+	if err != nil {
+		return st, fmt.Errorf("acquire lane %s: %w", lane, err)
+	}
+	condition := "attribute_not_exists(pk) OR fmt <= :fmt"
+	if again {
+		condition = "fmt <= :fmt AND holder = :me"
 	}
 	k := laneKey(lane)
 	out, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
 		TableName: &s.table, Key: k.av(),
-		UpdateExpression: aws.String("SET #t = if_not_exists(#t, :zero) + :one, inc = if_not_exists(inc, :inc)," +
+		UpdateExpression: aws.String("SET #t = if_not_exists(#t, :zero) + :one, holder = :me, inc = if_not_exists(inc, :inc)," +
 			" #n = if_not_exists(#n, :one), watermark = if_not_exists(watermark, :zero), fmt = if_not_exists(fmt, :fmt)"),
-		ConditionExpression:      aws.String("attribute_not_exists(pk) OR fmt <= :fmt"),
+		ConditionExpression:      &condition,
 		ExpressionAttributeNames: map[string]string{"#t": "token", "#n": "next"},
 		ExpressionAttributeValues: map[string]types.AttributeValue{
-			":zero": num(0), ":one": num(1), ":inc": str(hex.EncodeToString(inc)), ":fmt": num(pipeline.FormatVersion),
+			":zero": num(0), ":one": num(1), ":inc": str(inc), ":me": str(holder), ":fmt": num(pipeline.FormatVersion),
 		},
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})
 	var it laneItem
 	if refused := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &refused) {
-		return st, decode(k, refused.Item, &it) // of a newer format: decode says so
+		if err := decode(k, refused.Item, &it); err != nil { // of a newer format, or gone
+			return st, err
+		}
+		return st, fmt.Errorf("lane %s: %w (its token is %d)", lane, pipeline.ErrFenced, it.Token)
 	}
 	if err != nil {
 		return st, fmt.Errorf("acquire lane %s: %w", lane, err)
@@ -165,6 +197,20 @@ func (s *Store) Acquire(ctx context.Context, lane pipeline.LaneID) (pipeline.Sta
 		st.Pending = m
 	}
 	return st, nil
+}
+
+// holder names this process, the same for as long as it lives.
+func (s *Store) holder() (string, error) {
+	s.nameOnce.Do(func() { s.name, s.nameErr = s.random() })
+	return s.name, s.nameErr
+}
+
+func (s *Store) random() (string, error) {
+	b := make([]byte, 8)
+	if _, err := io.ReadFull(s.rand, b); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(b), nil
 }
 
 func halted(lane pipeline.LaneID, why string) error {

@@ -38,6 +38,7 @@ type shardItem struct {
 type laneItem struct {
 	Incarnation string `dynamodbav:"inc"`
 	Token       int64  `dynamodbav:"token"`
+	Holder      string `dynamodbav:"holder"`            // random name of the process that has the token
 	Next        int64  `dynamodbav:"next"`              // number of the next window
 	Pending     int64  `dynamodbav:"pending,omitempty"` // number of the pending window
 	Watermark   int64  `dynamodbav:"watermark"`         // every window up to it is folded

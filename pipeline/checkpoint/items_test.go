@@ -64,7 +64,7 @@ func stored(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	// A window that is begun, in a lane of its own.
-	st, err := s.Acquire(t.Context(), "backfill")
+	st, err := s.Acquire(t.Context(), "backfill", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestNewerItemsNeedAPerson(t *testing.T) {
 			"status": func(x seen) error { _, _, err := x.s.StreamStatus(ctx, pipelinetest.Stream); return err },
 		}},
 		"lane": {func(seen) key { return lane }, map[string]func(seen) error{
-			"acquire": func(x seen) error { _, err := x.s.Acquire(ctx, pipelinetest.Lane); return err },
+			"acquire": func(x seen) error { _, err := x.s.Acquire(ctx, pipelinetest.Lane, false); return err },
 			"fold":    func(x seen) error { return x.s.Fold(ctx, pipelinetest.Lane) },
 			"status":  func(x seen) error { _, err := x.s.Lane(ctx, pipelinetest.Lane); return err },
 			"begin": func(x seen) error {
@@ -208,7 +208,7 @@ func TestNewerItemsNeedAPerson(t *testing.T) {
 			"status": func(x seen) error { _, err := x.s.Lane(ctx, pipelinetest.Lane); return err },
 		}},
 		"pending window": {func(x seen) key { return windowKey(x.w2.Window) }, map[string]func(seen) error{
-			"acquire": func(x seen) error { _, err := x.s.Acquire(ctx, pipelinetest.Lane); return err },
+			"acquire": func(x seen) error { _, err := x.s.Acquire(ctx, pipelinetest.Lane, false); return err },
 		}},
 		"part": {part, map[string]func(seen) error{
 			"claim": func(x seen) error { _, err := x.s.Claim(ctx, []pipeline.Claim{claim(x)}); return err },
@@ -316,7 +316,7 @@ func TestALaneWhosePendingWindowIsGoneNeedsAPerson(t *testing.T) {
 	if err := s.remove(t.Context(), []key{windowKey(w.Window)}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Acquire(t.Context(), pipelinetest.Lane)
+	_, err := s.Acquire(t.Context(), pipelinetest.Lane, false)
 	pipelinetest.NeedsPerson(t, "acquire", err)
 }
 
@@ -399,5 +399,54 @@ func TestStatusTellsALane(t *testing.T) {
 	shards, gaps, err := s.StreamStatus(t.Context(), pipelinetest.Stream)
 	if err != nil || gaps != 0 || len(shards) != 1 || shards[0].Lane != pipelinetest.Lane || shards[0].At.Seq != "200" {
 		t.Errorf("shards %+v, %d gaps, %v", shards, gaps, err)
+	}
+}
+
+func TestATipIsNotedByTheShardsLaneAlone(t *testing.T) {
+	_, s := newService(t)
+	const stream = "arn:stream"
+	ours, other := s.Shards(stream, "ours", Run), s.Shards(stream, "other", Run)
+	if _, err := ours.Own(t.Context(), pipeline.Shard{Stream: stream, ID: "s1"}); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, 11, 30, 16, 0, 0, 0, time.UTC)
+	if err := other.MarkTip(t.Context(), "s1", at.Add(time.Hour)); err == nil {
+		t.Error("a lane notes the tip of another lane's shard")
+	}
+	if err := ours.MarkTip(t.Context(), "unknown", at); err == nil {
+		t.Error("the tip of a shard without an item is noted")
+	}
+	if err := ours.MarkTip(t.Context(), "s1", at); err != nil {
+		t.Fatal(err)
+	}
+	shards, _, err := s.StreamStatus(t.Context(), stream)
+	if err != nil || len(shards) != 1 || !shards[0].TipAt.Equal(at) {
+		t.Errorf("status %+v, %v; want the tip at %s", shards, err, at)
+	}
+}
+
+func TestAProcessReopensItsLaneButNotItsSuccessors(t *testing.T) {
+	cfg, _ := newService(t)
+	process := func(name byte) *Store {
+		return New(dynamodb.NewFromConfig(cfg), "checkpoint", Options{Rand: bytes.NewReader(bytes.Repeat([]byte{name}, 1<<10))})
+	}
+	first, second := process(1), process(2)
+	a, err := first.Acquire(t.Context(), pipelinetest.Lane, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := first.Acquire(t.Context(), pipelinetest.Lane, true)
+	if err != nil || again.Token <= a.Token || again.Incarnation != a.Incarnation {
+		t.Fatalf("reopened with %+v, %v, after %+v", again.Hold, err, a.Hold)
+	}
+	b, err := second.Acquire(t.Context(), pipelinetest.Lane, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Acquire(t.Context(), pipelinetest.Lane, true); !errors.Is(err, pipeline.ErrFenced) {
+		t.Errorf("a process takes the lane back from its successor: %v", err)
+	}
+	if c, err := second.Acquire(t.Context(), pipelinetest.Lane, true); err != nil || c.Token != b.Token+1 {
+		t.Errorf("the successor reopens with %+v, %v", c.Hold, err)
 	}
 }

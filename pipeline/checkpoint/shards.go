@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -91,4 +92,20 @@ func (s *Shards) Position(ctx context.Context, shard pipeline.ShardID) (pipeline
 		return pipeline.Position{}, false, foreignShard(shard, it.Lane, s.lane)
 	}
 	return it.position(), true, nil
+}
+
+// MarkTip notes that at a time the shard was read to its tip and all it had shown was committed.
+func (s *Shards) MarkTip(ctx context.Context, shard pipeline.ShardID, at time.Time) error {
+	_, err := s.store.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+		TableName: &s.store.table, Key: shardKey(s.stream, shard).av(),
+		UpdateExpression:    aws.String("SET tip_at = :at"),
+		ConditionExpression: aws.String("lane = :lane"),
+		ExpressionAttributeValues: map[string]types.AttributeValue{
+			":at": str(at.UTC().Format(time.RFC3339)), ":lane": str(string(s.lane)),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("mark tip of shard %s: %w", shard, err)
+	}
+	return nil
 }

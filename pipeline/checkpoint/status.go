@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
@@ -75,6 +76,7 @@ type ShardStatus struct {
 	Lane   pipeline.LaneID
 	Parent pipeline.ShardID
 	At     pipeline.Position
+	TipAt  time.Time // when it was last read to its tip with all committed; zero if never
 }
 
 // StreamStatus reads the shards of a stream, by id, and counts its gap items.
@@ -96,9 +98,15 @@ func (s *Store) StreamStatus(ctx context.Context, stream string) (shards []Shard
 		if err := decode(key{pk, sk}, item, &it); err != nil {
 			return nil, 0, err
 		}
-		shards = append(shards, ShardStatus{
+		st := ShardStatus{
 			ID: pipeline.ShardID(id), Lane: pipeline.LaneID(it.Lane), Parent: pipeline.ShardID(it.Parent), At: it.position(),
-		})
+		}
+		if it.TipAt != "" {
+			if st.TipAt, err = time.Parse(time.RFC3339, it.TipAt); err != nil {
+				return nil, 0, fmt.Errorf("read shard %s: %w", id, err)
+			}
+		}
+		shards = append(shards, st)
 	}
 	return shards, gaps, nil
 }

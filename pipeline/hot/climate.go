@@ -118,7 +118,7 @@ func (r *RoomClimate) Next() (Reading, error) {
 			return Reading{}, r.fatal(r.line+1, fmt.Errorf("the file cannot be read on: %w", err))
 		}
 		r.line = p.Line
-		return Reading{}, &LineError{File: r.name, Line: p.StartLine, Err: p.Err}
+		return Reading{}, &LineError{File: r.name, Line: p.StartLine, Err: rowCause(p.Err, len(fields), r.csv.FieldsPerRecord)}
 	}
 	r.line, _ = r.csv.FieldPos(0)
 	reading, err := r.reading(fields)

@@ -94,7 +94,7 @@ func TestAMalformedLineIsNamedAndTheNextOneIsRead(t *testing.T) {
 	const header = "node_id,taken_at_ms,celsius,humidity\n"
 	const good = "2,1458031648545,20.5,40\n"
 	for name, test := range map[string]struct{ line, want string }{
-		"fields":     {"1,1458031648545,20.5", "wrong number of fields"},
+		"fields":     {"1,1458031648545,20.5", "wrong number of fields: 3, and the header has 4"},
 		"no node":    {",1458031648545,20.5,40", "node_id is empty"},
 		"time":       {"1,yesterday,20.5,40", `taken_at_ms: "yesterday" is not a time`},
 		"fraction":   {"1,1458031648545.5,20.5,40", `taken_at_ms: "1458031648545.5" is not a time`},

@@ -89,6 +89,9 @@ func (l *Load) Counts() LoadCounts {
 	return c
 }
 
+// Health says whether its puts get anywhere. It may be called at any time.
+func (l *Load) Health() Health { return l.w.Health() }
+
 // A numbered is an item and its line.
 type numbered struct {
 	item Item

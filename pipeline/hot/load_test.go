@@ -209,7 +209,7 @@ func TestMalformedLinesAreCountedAndDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCounts(t, counts, 2, 0, 0, 4)
-	want := []string{`f.csv:3: ts: "yesterday" is not a time`, `f.csv:4: celsius: "warm" is not a number`, `f.csv:5: wrong number of fields`}
+	want := []string{`f.csv:3: ts: "yesterday" is not a time`, `f.csv:4: celsius: "warm" is not a number`, `f.csv:5: wrong number of fields: 3, and the header has 4`}
 	if len(counts.MalformedLines) != len(want) {
 		t.Fatalf("%d lines described", len(counts.MalformedLines))
 	}

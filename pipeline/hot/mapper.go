@@ -139,6 +139,9 @@ func (m *Mapper) target(name string) target {
 }
 
 func (m *Mapper) find(name string) target {
+	if name == "" { // the header of a column of row numbers, often
+		return target{}
+	}
 	if name == m.event.Name || name == m.event.Attribute || m.isEvent(name) {
 		return target{name: eventTarget, known: true, event: true}
 	}

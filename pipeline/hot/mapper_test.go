@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"telemetrylake/schemas"
 )
 
 // one reads the only item of a file.
@@ -191,6 +193,69 @@ func TestKeysOfTheFileAreTakenAsTheyAre(t *testing.T) {
 	if _, _, err := r.Next(); err == nil || !strings.Contains(err.Error(), "no value for dispositivoId") {
 		t.Errorf("error is %v", err)
 	}
+}
+
+func TestAKeyCanBeTheEventTime(t *testing.T) {
+	const (
+		device    = "{attribute: truck, type: S}"
+		truck     = "  - {name: truck, key: truck, type: string}\n"
+		stopped   = "  - {name: stopped_at, type: timestamp, "
+		formatted = "2016-03-15T08:47:28.000Z"
+	)
+	// The event time as the sort key, and as the partition key.
+	sorted := func(typ, column string) string {
+		return "keys:\n  partition: " + device + "\n  sort: {attribute: at, type: " + typ + "}\ncolumns:\n" + truck + stopped + column + "}\n"
+	}
+	parted := func(typ, column string) string {
+		return "keys:\n  partition: {attribute: at, type: " + typ + "}\n  sort: " + device + "\ncolumns:\n" + truck + stopped + column + "}\n"
+	}
+	for name, tt := range map[string]struct {
+		keys string
+		want types.AttributeValue
+	}{
+		"sort, N, seconds":      {sorted("N", "attribute: at, encoding: epoch_seconds"), num("1458031648")},
+		"sort, N, milliseconds": {sorted("N", "attribute: at, encoding: epoch_milliseconds"), num("1458031648000")},
+		"sort, S, attribute":    {sorted("S", "attribute: at, encoding: iso8601"), text(formatted)},
+		"sort, S, capture":      {sorted("S", "key: at, encoding: iso8601"), text(formatted)},
+		"partition, N":          {parted("N", "attribute: at, encoding: epoch_seconds"), num("1458031648")},
+		"partition, S":          {parted("S", "attribute: at, encoding: iso8601"), text(formatted)},
+		"partition, S, capture": {parted("S", "key: at, encoding: iso8601"), text(formatted)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := schemas.Parse("stops.yaml", []byte("format: 1\nname: stops\ntable: stops\n"+tt.keys+
+				"event_time: stopped_at\nlayout: {partition_by: day, first_partition: 2016-01-01}\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := Item{"truck": text("7"), "at": tt.want}
+			at, _ := plainText(tt.want)
+			for _, column := range []string{"at", "stopped_at", "event_time", "when"} {
+				for _, mapped := range []string{"", "at", "stopped_at", "event_time"} {
+					if (mapped == "") == (column == "when") {
+						continue // such a column needs a mapping, and only such a column
+					}
+					o := MapperOptions{}
+					if mapped != "" {
+						o.Columns = map[string]string{mapped: column}
+					}
+					for _, value := range []string{at, "2016-03-15T08:47:28Z"} {
+						wantItem(t, one(t, mapper(t, c, o), "f.csv", "truck,"+column+"\n7,"+value+"\n"), want)
+						wantItem(t, one(t, mapper(t, c, o), "f.jsonl", `{"truck":7,"`+column+`":"`+value+`"}`), want)
+					}
+				}
+			}
+			_, err = NewItemReader(strings.NewReader("truck,speed\n7,50\n"), "f.csv", mapper(t, c, MapperOptions{}))
+			if err == nil || !strings.Contains(err.Error(), "no column gives at, ") {
+				t.Errorf("without the key: %v", err)
+			}
+		})
+	}
+}
+
+func TestAColumnWithoutANameIsLeftOut(t *testing.T) {
+	m := mapper(t, contract(t, "lecturas"), MapperOptions{})
+	wantItem(t, one(t, m, "f.csv", ",dispositivoId,ts\n0,d,2016-03-15T08:47:28Z\n"),
+		Item{"dispositivoId": text("d"), "ts": text("2016-03-15T08:47:28.000Z"), "expira": number(start.AddDate(0, 0, 90).Unix())})
 }
 
 func TestMalformedLinesSayWhatIsWrong(t *testing.T) {

@@ -127,6 +127,14 @@ func csvCause(err error) error {
 	return err
 }
 
+// rowCause says of a row of the wrong length how long it is.
+func rowCause(err error, have, want int) error {
+	if !errors.Is(err, csv.ErrFieldCount) {
+		return err
+	}
+	return fmt.Errorf("%w: %d, and the header has %d", err, have, want)
+}
+
 func (r *ItemReader) fatal(line int, err error) error {
 	r.dead = &LineError{File: r.name, Line: line, Err: err, Fatal: true}
 	return r.dead
@@ -177,9 +185,9 @@ func (r *ItemReader) nextRecord() ([]string, error) {
 			return nil, r.cannotReadOn(err)
 		}
 		r.line = p.Line
-		le := &LineError{File: r.name, Line: p.StartLine, Err: p.Err}
+		le := &LineError{File: r.name, Line: p.StartLine, Err: rowCause(p.Err, len(fields), r.csv.FieldsPerRecord)}
 		if le.More = max(p.Line-p.StartLine, 0); le.More > 0 {
-			le.Err = fmt.Errorf("%w; it swallows what follows up to line %d", p.Err, p.Line)
+			le.Err = fmt.Errorf("%w; it swallows what follows up to line %d", le.Err, p.Line)
 		}
 		return nil, le
 	}

@@ -26,6 +26,7 @@ type WriterOptions struct {
 	Examples  int           // refusals that a Result describes; 0: 5
 	RetryBase time.Duration // first wait after throttling; 0: 50 ms
 	RetryCap  time.Duration // longest wait; 0: 10 s
+	GiveUp    time.Duration // after so long without a success a call fails; 0: never
 }
 
 // A Writer writes items to one hot table. It may be used by several goroutines.
@@ -35,6 +36,10 @@ type Writer struct {
 	keys   []string
 	o      WriterOptions
 	seed   maphash.Seed
+
+	mu      sync.Mutex // guards what follows
+	health  Health
+	waiting int // calls under way
 }
 
 // NewWriter returns a Writer for the contract's table.
@@ -249,9 +254,12 @@ var (
 // retry repeats op until it succeeds, fails for good, or ctx is done. unclear tells that an
 // attempt before the last failed without saying whether it was carried out.
 func (w *Writer) retry(ctx context.Context, op func(context.Context) error) (unclear bool, err error) {
+	w.enter()
+	defer w.leave()
 	for n := 0; ; n++ {
 		err := attempt(ctx, op)
 		if err == nil {
+			w.answered()
 			return unclear, nil
 		}
 		if cause := ctx.Err(); cause != nil {
@@ -259,7 +267,11 @@ func (w *Writer) retry(ctx context.Context, op func(context.Context) error) (unc
 		}
 		hung := errors.Is(err, context.DeadlineExceeded)
 		if !hung && mayPass.IsErrorRetryable(err) != aws.TrueTernary {
+			w.answered()
 			return unclear, err
+		}
+		if failing := w.failed(err); w.o.GiveUp > 0 && failing >= w.o.GiveUp {
+			return unclear, fmt.Errorf("give up after %s of nothing but failures: %w", failing.Round(time.Second), err)
 		}
 		unclear = unclear || hung || throttled.IsErrorRetryable(err) != aws.TrueTernary
 		d := w.o.RetryCap
@@ -270,6 +282,62 @@ func (w *Writer) retry(ctx context.Context, op func(context.Context) error) (unc
 			return unclear, fmt.Errorf("%w: %w", serr, err)
 		}
 	}
+}
+
+// Health says whether the calls of a Writer get anywhere. Those that wait to be repeated are
+// under way too.
+type Health struct {
+	// Since is the last success, or if it is later, when a call began while none was under way.
+	// It is zero while none is under way.
+	Since    time.Time
+	Answered int   // attempts that were not in vain
+	Err      error // of the last attempt in vain since the last success; nil: none has ended
+}
+
+// Failing is for how long nothing has succeeded.
+func (h Health) Failing(now time.Time) time.Duration {
+	if h.Since.IsZero() {
+		return 0
+	}
+	return now.Sub(h.Since)
+}
+
+// Health may be called at any time.
+func (w *Writer) Health() Health {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.health
+}
+
+func (w *Writer) enter() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting++; w.waiting == 1 {
+		w.health.Since, w.health.Err = time.Now(), nil
+	}
+}
+
+func (w *Writer) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting--; w.waiting == 0 {
+		w.health.Since = time.Time{}
+	}
+}
+
+func (w *Writer) answered() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.health.Answered++
+	w.health.Since, w.health.Err = time.Now(), nil
+}
+
+// failed returns for how long nothing has succeeded.
+func (w *Writer) failed(err error) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.health.Err = err
+	return w.health.Failing(time.Now())
 }
 
 func attempt(ctx context.Context, op func(context.Context) error) error {

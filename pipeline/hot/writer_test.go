@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"telemetrylake/schemas"
 )
 
 func readingItem(device, celsius string, at time.Time) Item {
@@ -212,4 +218,77 @@ func BenchmarkPut(b *testing.B) {
 		}
 		items = items[:0]
 	}
+}
+
+// takesAll is a table that takes every put.
+type takesAll struct{}
+
+func (takesAll) RoundTrip(r *http.Request) (*http.Response, error) {
+	ok := jsonError(r, "{}")
+	ok.StatusCode, ok.Status = http.StatusOK, "200 OK"
+	return ok, nil
+}
+
+// writerOver writes through a network that drops a request while down says so.
+func writerOver(c *schemas.Contract, o WriterOptions, down func() bool) *Writer {
+	network := &faults{next: takesAll{}, on: func(int, *http.Request) fault {
+		if down() {
+			return lostRequest
+		}
+		return none
+	}}
+	return NewWriter(dynamodb.New(dynamodb.Options{
+		Region: "us-east-1", HTTPClient: &http.Client{Transport: network}, BaseEndpoint: aws.String("http://127.0.0.1:1"),
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}, nil
+		}),
+	}), c, o)
+}
+
+func TestAWriterGivesUpAfterNothingButFailures(t *testing.T) {
+	c := contract(t, "sensor_readings")
+	items := []Item{readingItem("1", "20", start), readingItem("2", "20", start)}
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		w := writerOver(c, WriterOptions{GiveUp: 5 * time.Minute}, func() bool { return true })
+		ended := make(chan error)
+		go func() {
+			_, err := w.Put(t.Context(), items)
+			ended <- err
+		}()
+		time.Sleep(time.Minute)
+		h := w.Health()
+		if h.Failing(time.Now()) != time.Minute || h.Answered != 0 || !errors.Is(h.Err, io.ErrUnexpectedEOF) {
+			t.Errorf("after a minute: %+v", h)
+		}
+		err := <-ended
+		// The longest wait between two attempts is ten seconds.
+		if passed := time.Since(begun); passed < 5*time.Minute || passed > 5*time.Minute+10*time.Second {
+			t.Errorf("gave up after %s", passed)
+		}
+		if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "nothing but failures") {
+			t.Errorf("error is %v", err)
+		}
+		if h := w.Health(); h.Failing(time.Now()) != 0 {
+			t.Errorf("a writer at rest fails: %+v", h)
+		}
+	})
+}
+
+func TestASuccessKeepsAWriterFromGivingUp(t *testing.T) {
+	c := contract(t, "sensor_readings")
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		// Up for a moment every four minutes, long enough for the longest wait between attempts.
+		w := writerOver(c, WriterOptions{Parallel: 1, GiveUp: 5 * time.Minute}, func() bool {
+			return time.Since(begun)%(4*time.Minute) < 4*time.Minute-10*time.Second
+		})
+		for i := range 4 {
+			r, err := w.Put(t.Context(), []Item{readingItem("1", "20", start.Add(time.Duration(i)*time.Second))})
+			if err != nil || r.Written != 1 || w.Health().Answered != i+1 || w.Health().Err != nil {
+				t.Fatalf("put %d: %+v, %v, %+v", i, r, err, w.Health())
+			}
+			time.Sleep(20 * time.Second)
+		}
+	})
 }

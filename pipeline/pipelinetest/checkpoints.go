@@ -46,7 +46,7 @@ func Begun(t testing.TB, m Memory) *Sequence {
 	if _, err := m.Own(t.Context(), Lane, Stream, pipeline.Shard{Stream: Stream, ID: Shard}); err != nil {
 		t.Fatal(err)
 	}
-	st, err := m.Acquire(t.Context(), Lane)
+	st, err := m.Acquire(t.Context(), Lane, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,17 +144,17 @@ func TestCheckpoints(t *testing.T, newStore func(testing.TB) Memory) {
 }
 
 func newLane(t *testing.T, m Memory) {
-	a, err := m.Acquire(t.Context(), Lane)
+	a, err := m.Acquire(t.Context(), Lane, false)
 	works(t, "acquire", err)
 	if a.Next != 1 || a.Pending != nil || a.Incarnation == "" || a.Lane != Lane {
 		t.Errorf("state %+v", a)
 	}
-	b, err := m.Acquire(t.Context(), Lane)
+	b, err := m.Acquire(t.Context(), Lane, false)
 	works(t, "acquire again", err)
 	if b.Token <= a.Token || b.Incarnation != a.Incarnation {
 		t.Errorf("token %d then %d, incarnation %s then %s", a.Token, b.Token, a.Incarnation, b.Incarnation)
 	}
-	other, err := m.Acquire(t.Context(), "other")
+	other, err := m.Acquire(t.Context(), "other", false)
 	works(t, "acquire another", err)
 	if other.Incarnation == a.Incarnation {
 		t.Error("two lanes have one incarnation")
@@ -184,7 +184,7 @@ func idempotent(t *testing.T, m Memory) {
 func fenced(t *testing.T, m Memory) {
 	old := Begun(t, m)
 	pending := old.Begin(t, 1)
-	st, err := m.Acquire(t.Context(), Lane)
+	st, err := m.Acquire(t.Context(), Lane, false)
 	works(t, "acquire", err)
 	wants(t, "commit of the old", m.Commit(t.Context(), old.Hold, pending), pipeline.ErrFenced)
 	wants(t, "begin of the old", m.Begin(t.Context(), old.Hold, pending), pipeline.ErrFenced)
@@ -209,7 +209,7 @@ func findsPending(t *testing.T, m Memory) {
 	s.Window(t, 1)
 	w := s.Begin(t, 3)
 	for range 2 {
-		st, err := m.Acquire(t.Context(), Lane)
+		st, err := m.Acquire(t.Context(), Lane, false)
 		works(t, "acquire", err)
 		if st.Next != 2 || st.Pending == nil {
 			t.Fatalf("state %+v", st)
@@ -221,7 +221,7 @@ func findsPending(t *testing.T, m Memory) {
 		s.Hold = st.Hold
 	}
 	s.Commit(t, w)
-	st, err := m.Acquire(t.Context(), Lane)
+	st, err := m.Acquire(t.Context(), Lane, false)
 	works(t, "acquire", err)
 	if st.Next != 3 || st.Pending != nil {
 		t.Errorf("state %+v", st)
@@ -271,7 +271,7 @@ func shardChecks(t *testing.T, m Memory) {
 	}
 	_, err = m.Own(ctx, "thief", Stream, pipeline.Shard{Stream: Stream, ID: Shard})
 	NeedsPerson(t, "own another's", err)
-	thief, err := m.Acquire(ctx, "thief")
+	thief, err := m.Acquire(ctx, "thief", false)
 	works(t, "acquire", err)
 	_, err = m.Position(ctx, thief.Hold, Stream, Shard)
 	NeedsPerson(t, "position of another's", err)
@@ -340,12 +340,12 @@ func haltedLane(t *testing.T, m Memory) {
 	s.Commit(t, w)
 	works(t, "commit again", m.Commit(ctx, s.Hold, w))
 	NeedsPerson(t, "begin of the next", m.Begin(ctx, s.Hold, s.Manifest(1)))
-	_, err := m.Acquire(ctx, Lane)
+	_, err := m.Acquire(ctx, Lane, false)
 	NeedsPerson(t, "acquire", err)
 	if err := m.Halt(ctx, "never seen", "why"); err == nil {
 		t.Error("a lane that does not exist is halted")
 	}
-	if st, err := m.Acquire(ctx, "never seen"); err != nil || st.Next != 1 {
+	if st, err := m.Acquire(ctx, "never seen", false); err != nil || st.Next != 1 {
 		t.Errorf("acquire after it: %+v, %v", st, err)
 	}
 }

@@ -145,7 +145,7 @@ func TestSealKeepsWhatIsNotItsToJudgeAndSealsTheRest(t *testing.T) {
 				p.wantRows(3, 4)
 			}
 			// The lane that it says it is of stops; the other goes on.
-			_, err := p.store.Acquire(t.Context(), "run-sensors")
+			_, err := p.store.Acquire(t.Context(), "run-sensors", false)
 			var person *pipeline.PersonError
 			if halted := errors.As(err, &person); halted != (c.want == Mismatch) {
 				t.Errorf("acquire after it: %v", err)

@@ -277,7 +277,7 @@ func (r *Reader) failed(ctx context.Context, s *shard, err error, info *RoundInf
 	if expired(err) || passes(ctx, err) {
 		s.fail.again(r.o.Now(), r.o.RetryBase, r.o.RetryCap)
 		info.Failed = errors.Join(info.Failed, err)
-		r.log.Warn("shard not read, trying again", "shard", s.ID, "failures", s.fail.n, "cause", err)
+		r.log.Info("shard not read, trying again", "shard", s.ID, "failures", s.fail.n, "cause", err)
 		return nil
 	}
 	return err
