@@ -93,7 +93,7 @@ func (o overLine) Write(p []byte) (int, error) {
 // A runner moves one table's records and seals them, in two loops.
 type runner struct {
 	*line
-	lane0        pipeline.LaneID
+	laneID       pipeline.LaneID
 	log          *slog.Logger
 	sealEvery    time.Duration
 	stopWithin   time.Duration
@@ -160,7 +160,7 @@ func openRunner(ctx context.Context, s *settings, log *slog.Logger) (*runner, er
 			return nil, fmt.Errorf("look at --%s: %w", name, err)
 		}
 	}
-	r := &runner{line: l, lane0: laneOf(p.Contract), log: log, sealEvery: s.SealEvery, stopWithin: s.StopWithin, start: time.Now()}
+	r := &runner{line: l, laneID: laneOf(p.Contract), log: log, sealEvery: s.SealEvery, stopWithin: s.StopWithin, start: time.Now()}
 	l.gatherer.OnWindow = r.committed
 	if err := l.open(ctx); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	st, err := r.store.Lane(context.WithoutCancel(ctx), r.lane0)
+	st, err := r.store.Lane(context.WithoutCancel(ctx), r.laneID)
 	if err != nil {
 		r.log.Warn("cannot tell how many windows are not sealed", "error", err)
 	}
@@ -402,7 +402,7 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 		rep, err := r.sealer.Sweep(ctx)
 		r.sealed(rep)
 		// A window without parts, or one whose seal died before folding, is in no staging object.
-		err = errors.Join(err, r.store.Fold(ctx, r.lane0))
+		err = errors.Join(err, r.store.Fold(ctx, r.laneID))
 		switch {
 		case err != nil && needsPerson(err):
 			return err
@@ -416,7 +416,7 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 			if !r.totals.Drained {
 				return nil
 			}
-			st, err := r.store.Lane(ctx, r.lane0)
+			st, err := r.store.Lane(ctx, r.laneID)
 			if err == nil && st.Unsealed() == 0 {
 				return nil
 			}
