@@ -209,7 +209,7 @@ func (w *world) process(a *pipelinetest.Actor, c *schemas.Contract) (*process, e
 	mem := memory.DefaultAllocator
 	st := pipeline.Stages{
 		Decoder: columnar.NewDecoder(mem), Encoder: stepEncoder{columnar.NewEncoder(mem, columnar.Uncompressed()), a},
-		Sink:        lake.NewFirehose(firehose.NewFromConfig(cfg), deliveryName, p.staging),
+		Sink:        lake.NewFirehose(firehose.NewFromConfig(cfg), deliveryName, p.staging, nil),
 		Checkpoints: p.store, Contracts: p.store, Replayer: countReplays{p.reader, w},
 	}
 	w.off.stages(&st, a, c)

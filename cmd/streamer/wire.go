@@ -89,7 +89,7 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 		staging: lake.NewBucket(c.s3, p.Staging.Bucket, p.Staging.Prefix),
 		lake:    lake.NewBucket(c.s3, p.Lake.Bucket, p.Lake.Prefix),
 	}
-	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging)
+	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging, o.Log)
 	l.shards = l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run)
 	l.reader = stream.New(c.streams, stream.Options{
 		StreamARN: p.StreamARN,

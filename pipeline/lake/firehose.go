@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -23,6 +24,10 @@ const (
 	maxBatchBytes   = 3 << 20
 )
 
+// busyTold is the wait from which throttling is worth a word: a few retries are normal, and
+// AWS raises the limit of a Direct PUT stream that is throttled.
+const busyTold = 5 * time.Second
+
 // A Firehose lands each part as one record of a delivery stream, which joins records without
 // a delimiter into staging objects. A part over the record limit goes straight into staging:
 // seal does not care who put it there.
@@ -30,13 +35,18 @@ type Firehose struct {
 	client  *firehose.Client
 	stream  string
 	staging *Bucket
+	log     *slog.Logger
 }
 
 var _ pipeline.Sink = (*Firehose)(nil)
 
-// NewFirehose returns a sink on the named delivery stream. staging is where it delivers to.
-func NewFirehose(client *firehose.Client, stream string, staging *Bucket) *Firehose {
-	return &Firehose{client, stream, staging}
+// NewFirehose returns a sink on the named delivery stream. staging is where it delivers to; a
+// nil log is none.
+func NewFirehose(client *firehose.Client, stream string, staging *Bucket, log *slog.Logger) *Firehose {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Firehose{client, stream, staging, log}
 }
 
 // Check refuses a delivery stream whose settings would damage parts, and says what to change.
@@ -138,6 +148,9 @@ func (f *Firehose) put(ctx context.Context, parts []pipeline.Part) error {
 				return nil
 			}
 			parts = failed
+		}
+		if wait >= busyTold {
+			f.log.WarnContext(ctx, "delivery stream is busy, trying again", "stream", f.stream, "parts", len(parts), "in", wait)
 		}
 		if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
 			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, err)

@@ -59,7 +59,7 @@ func newSink(t testing.TB, cfg aws.Config, d *types.ExtendedS3DestinationConfigu
 	}
 	w := &wire{next: cfg.HTTPClient}
 	cfg.HTTPClient = w
-	return NewFirehose(firehose.NewFromConfig(cfg), streamName, NewBucket(s3Client(cfg), bucketName, "staging")), w
+	return NewFirehose(firehose.NewFromConfig(cfg), streamName, NewBucket(s3Client(cfg), bucketName, "staging"), nil), w
 }
 
 // A wire notes the batches that pass, and may answer in the service's place.
