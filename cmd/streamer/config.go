@@ -98,7 +98,7 @@ func (s *settings) load(c *cobra.Command) error {
 	if err != nil {
 		return usage(err)
 	}
-	var errs []error
+	errs := unknownVariables(s.flags)
 	s.flags.VisitAll(func(f *pflag.Flag) {
 		value, fromEnv := os.LookupEnv(envName(f.Name))
 		entry, fromFile := file[f.Name]
@@ -127,6 +127,23 @@ func (s *settings) load(c *cobra.Command) error {
 		return usage(err)
 	}
 	return nil
+}
+
+// unknownVariables refuses variables that look like settings and are none: a mistyped one would
+// be silently without effect. Those of the tests are not settings.
+func unknownVariables(known *pflag.FlagSet) []error {
+	var errs []error
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		setting, ours := strings.CutPrefix(name, "STREAMER_")
+		if !ours || setting == "CONFIG" || strings.HasPrefix(setting, "TEST_") || strings.HasPrefix(setting, "KILL_") {
+			continue
+		}
+		if known.Lookup(strings.ToLower(strings.ReplaceAll(setting, "_", "-"))) == nil {
+			errs = append(errs, fmt.Errorf("environment: %s is no setting; write STREAMER_ and one of %s in capitals, or unset it", name, settingNames(known)))
+		}
+	}
+	return errs
 }
 
 // check refuses values that no run could work with, and says where they came from.

@@ -74,3 +74,10 @@ func TestEmptyConfigurationFileSetsNothing(t *testing.T) {
 		t.Errorf("age %s, error %v", s.WindowAge, err)
 	}
 }
+
+func TestAMistypedVariableIsNotSilentlyWithoutEffect(t *testing.T) {
+	t.Setenv("STREAMER_WINDOW_AG", "3s")
+	if _, err := loadSettings(t, ""); err == nil || !strings.Contains(err.Error(), "STREAMER_WINDOW_AG is no setting") || exitCode(err) != exitUsage {
+		t.Errorf("error %v", err)
+	}
+}
