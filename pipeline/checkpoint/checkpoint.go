@@ -191,6 +191,13 @@ func (s *Store) Acquire(ctx context.Context, lane pipeline.LaneID, again bool) (
 			return st, err
 		}
 		if m == nil {
+			// Whoever acquired the lane since may have finished and folded the window.
+			var now laneItem
+			if ok, err := s.get(ctx, k, &now); err != nil {
+				return st, err
+			} else if ok && now.Token != it.Token {
+				return st, fmt.Errorf("lane %s: %w (its token is %d, ours %d)", lane, pipeline.ErrFenced, now.Token, it.Token)
+			}
 			return st, pipeline.NeedPerson(fmt.Errorf("window %s is pending and its item is missing", w),
 				"restore the checkpoint table")
 		}

@@ -294,3 +294,31 @@ func (c *conflict) Do(r *http.Request) (*http.Response, error) {
 		ContentLength: int64(len(body)), Request: r,
 	}, nil
 }
+
+// Between taking the lane and reading its pending window, a process can sleep for so long that
+// its successor has finished that window, sealed and folded it.
+func TestAcquireThatIsOvertakenAnywhereIsFencedOrHoldsTheLane(t *testing.T) {
+	for at := 1; at <= 4; at++ {
+		cfg, s := newService(t)
+		m := pipelinetest.Begun(t, memory(s)).Begin(t, 1)
+		l := &line{next: cfg.HTTPClient, at: at, hold: true, meanwhile: func() {
+			st, err := s.Acquire(t.Context(), pipelinetest.Lane, false)
+			if err != nil || st.Pending == nil {
+				return // the window is finished already
+			}
+			held, err := s.Claim(t.Context(), []pipeline.Claim{pipelinetest.ClaimOf(m, 0, "a")})
+			for _, err := range []error{err, s.Publish(t.Context(), held), s.Commit(t.Context(), st.Hold, m), s.Fold(t.Context(), pipelinetest.Lane)} {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}}
+		st, err := over(cfg, l).Acquire(t.Context(), pipelinetest.Lane, false)
+		if err != nil && !errors.Is(err, pipeline.ErrFenced) {
+			t.Errorf("overtaken at request %d: %v", at, err)
+		}
+		if err == nil && at > 1 && l.n >= at {
+			t.Errorf("overtaken at request %d: acquired %+v", at, st)
+		}
+	}
+}
