@@ -31,21 +31,3 @@ func NeedPerson(err error, do string) error { return &PersonError{Err: err, Do: 
 func (e *PersonError) Error() string { return fmt.Sprintf("%v: %s", e.Err, e.Do) }
 
 func (e *PersonError) Unwrap() error { return e.Err }
-
-// A RecordError says why a record does not fit its contract.
-type RecordError struct {
-	Shard  ShardID
-	Seq    SequenceNumber
-	Column string // "" if it is the record as a whole
-	Reason string // a stable word: key, missing, type, range, scale, format, outside_projection
-	Err    error
-}
-
-func (e *RecordError) Error() string {
-	if e.Column == "" {
-		return fmt.Sprintf("record %s of %s: %v", e.Seq, e.Shard, e.Err)
-	}
-	return fmt.Sprintf("record %s of %s: column %s: %v", e.Seq, e.Shard, e.Column, e.Err)
-}
-
-func (e *RecordError) Unwrap() error { return e.Err }
