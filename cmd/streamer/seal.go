@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/checkpoint"
 	"telemetrylake/pipeline/seal"
 )
 
@@ -56,7 +57,7 @@ func sealOnce(ctx context.Context, s *settings, log *slog.Logger) (seal.Report, 
 	if err != nil {
 		return none, err
 	}
-	rep, err := newSealer(c, p, wireOptions{Log: log}).Sweep(ctx)
+	rep, err := newSealer(checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{}), openBuckets(c, p), log).Sweep(ctx)
 	if err == nil && rep.Kept[seal.Mismatch] > 0 {
 		err = pipeline.NeedPerson(fmt.Errorf("%d parts differ from what their windows' manifests say; they stay in %s and their lanes are halted", rep.Kept[seal.Mismatch], p.Staging),
 			"find out who wrote them; see the log above")

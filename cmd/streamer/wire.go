@@ -84,10 +84,11 @@ func laneOf(c *schemas.Contract) pipeline.LaneID { return pipeline.LaneID("run-"
 // wire puts the stages of one table together. Nothing is called yet: open does.
 func wire(c clients, p places, o wireOptions) (*line, error) {
 	mem := memory.DefaultAllocator
+	at := openBuckets(c, p)
 	l := &line{
 		store:   checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now}),
-		staging: lake.NewBucket(c.s3, p.Staging.Bucket, p.Staging.Prefix),
-		lake:    lake.NewBucket(c.s3, p.Lake.Bucket, p.Lake.Prefix),
+		staging: at.staging,
+		lake:    at.lake,
 	}
 	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging, o.Log)
 	l.shards = l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run)
@@ -110,18 +111,23 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 		now = time.Now
 	}
 	l.gatherer = pipeline.NewGatherer(l.lane, o.Limits, now)
-	l.sealer = newSealer(c, p, o)
+	l.sealer = newSealer(l.store, at, o.Log)
 	return l, nil
 }
 
+// buckets are where objects lie between Firehose and Athena.
+type buckets struct{ staging, lake, damaged *lake.Bucket }
+
+func openBuckets(c clients, p places) buckets {
+	open := func(at location) *lake.Bucket { return lake.NewBucket(c.s3, at.Bucket, at.Prefix) }
+	return buckets{staging: open(p.Staging), lake: open(p.Lake), damaged: open(p.Damaged)}
+}
+
 // newSealer puts together what seals. It needs no contract: parts say what they are.
-func newSealer(c clients, p places, o wireOptions) *seal.Sealer {
-	store := checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now})
+func newSealer(store *checkpoint.Store, at buckets, log *slog.Logger) *seal.Sealer {
 	return seal.New(seal.Stages{
-		Staging: lake.NewBucket(c.s3, p.Staging.Bucket, p.Staging.Prefix),
-		Lake:    lake.NewBucket(c.s3, p.Lake.Bucket, p.Lake.Prefix),
-		Damaged: lake.NewBucket(c.s3, p.Damaged.Bucket, p.Damaged.Prefix),
-		Ledger:  store, Folder: store, Merger: columnar.NewMerger(memory.DefaultAllocator), Log: o.Log,
+		Staging: at.staging, Lake: at.lake, Damaged: at.damaged,
+		Ledger: store, Folder: store, Merger: columnar.NewMerger(memory.DefaultAllocator), Log: log,
 	})
 }
 

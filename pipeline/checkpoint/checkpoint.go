@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -225,6 +226,21 @@ func halted(lane pipeline.LaneID, why string) error {
 		"find out what wrote the other rows, then remove the attribute halted from the lane's item")
 }
 
+// laneStep changes the lane's item for its window n, if h still holds the lane. The expressions
+// may use #n for the number of the next window, :n, and the values.
+func (s *Store) laneStep(h pipeline.Hold, n int64, update, condition string, values map[string]types.AttributeValue) types.TransactWriteItem {
+	all := map[string]types.AttributeValue{":token": num(h.Token), ":inc": str(h.Incarnation), ":n": num(n)}
+	maps.Copy(all, values)
+	return types.TransactWriteItem{Update: &types.Update{
+		TableName: &s.table, Key: laneKey(h.Lane).av(),
+		UpdateExpression:                    &update,
+		ConditionExpression:                 aws.String("#t = :token AND inc = :inc AND " + condition),
+		ExpressionAttributeNames:            map[string]string{"#t": "token", "#n": "next"},
+		ExpressionAttributeValues:           all,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	}}
+}
+
 // Begin implements pipeline.Checkpoints.
 func (s *Store) Begin(ctx context.Context, h pipeline.Hold, m *pipeline.Manifest) error {
 	text, err := m.Encode()
@@ -237,16 +253,7 @@ func (s *Store) Begin(ctx context.Context, h pipeline.Hold, m *pipeline.Manifest
 		return err
 	}
 	tx := []types.TransactWriteItem{
-		{Update: &types.Update{
-			TableName: &s.table, Key: laneKey(h.Lane).av(),
-			UpdateExpression:         aws.String("SET pending = :n"),
-			ConditionExpression:      aws.String("#t = :token AND inc = :inc AND #n = :n AND attribute_not_exists(pending) AND attribute_not_exists(halted)"),
-			ExpressionAttributeNames: map[string]string{"#t": "token", "#n": "next"},
-			ExpressionAttributeValues: map[string]types.AttributeValue{
-				":token": num(h.Token), ":inc": str(h.Incarnation), ":n": num(m.Window.N),
-			},
-			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
-		}},
+		s.laneStep(h, m.Window.N, "SET pending = :n", "#n = :n AND attribute_not_exists(pending) AND attribute_not_exists(halted)", nil),
 		{Put: &types.Put{TableName: &s.table, Item: window, ConditionExpression: aws.String("attribute_not_exists(pk)")}},
 	}
 	for _, r := range m.Shards {
@@ -315,16 +322,8 @@ func foreignShard(shard pipeline.ShardID, owner string, lane pipeline.LaneID) er
 // Commit implements pipeline.Checkpoints.
 func (s *Store) Commit(ctx context.Context, h pipeline.Hold, m *pipeline.Manifest) error {
 	tx := []types.TransactWriteItem{
-		{Update: &types.Update{
-			TableName: &s.table, Key: laneKey(h.Lane).av(),
-			UpdateExpression:         aws.String("SET #n = :next REMOVE pending"),
-			ConditionExpression:      aws.String("#t = :token AND inc = :inc AND pending = :n"),
-			ExpressionAttributeNames: map[string]string{"#t": "token", "#n": "next"},
-			ExpressionAttributeValues: map[string]types.AttributeValue{
-				":token": num(h.Token), ":inc": str(h.Incarnation), ":n": num(m.Window.N), ":next": num(m.Window.N + 1),
-			},
-			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
-		}},
+		s.laneStep(h, m.Window.N, "SET #n = :next REMOVE pending", "pending = :n",
+			map[string]types.AttributeValue{":next": num(m.Window.N + 1)}),
 		{Update: &types.Update{
 			TableName: &s.table, Key: windowKey(m.Window).av(),
 			UpdateExpression:         aws.String("SET #s = :committed"),
