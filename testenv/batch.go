@@ -30,15 +30,22 @@ func (c *call) batchWriteItem() ([]byte, error) {
 	if len(all) == 0 || len(all) > 25 {
 		return nil, invalid("1 validation error detected: Value at 'requestItems' failed to satisfy constraint: 1 to 25 requests")
 	}
+	throttled := c.db.throttled(len(all))
+	if len(throttled) == len(all) {
+		return nil, errThroughput
+	}
 	used := make(units)
-	for _, m := range all {
+	for i, m := range all {
+		if throttled[i] {
+			continue
+		}
 		if err := c.apply(m); err != nil {
 			return nil, err
 		}
 		used[m.table] += writeUnits(m.before, m.after)
 	}
 	var o jsonObject
-	o.raw("UnprocessedItems", []byte("{}"))
+	o.raw("UnprocessedItems", unwritten(tables, throttled))
 	used.add(c, &o)
 	return o.done(), nil
 }
@@ -82,7 +89,7 @@ func (c *call) batchGetItem() ([]byte, error) {
 	tables := c.req.get("RequestItems")
 	var responses, unprocessed jsonObject
 	used := make(units)
-	total, size := 0, 0
+	total, size, refused := 0, 0, 0
 	for i := range tables.kids {
 		req := &tables.kids[i]
 		name := req.name
@@ -113,7 +120,11 @@ func (c *call) batchGetItem() ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			if n := storedSize(stored); size+n > maxBatch {
+			throttled := choose(&c.db.choosing, c.db.opt.DynamoDB.Unprocessed)
+			if throttled {
+				refused++
+			}
+			if n := storedSize(stored); throttled || size+n > maxBatch {
 				it, err := decodeItem(&keys[j])
 				if err != nil {
 					return nil, err
@@ -139,6 +150,9 @@ func (c *call) batchGetItem() ([]byte, error) {
 	}
 	if total == 0 {
 		return nil, invalid("1 validation error detected: Value at 'requestItems' must not be empty")
+	}
+	if refused == total {
+		return nil, errThroughput
 	}
 	var o jsonObject
 	o.raw("Responses", responses.done())
@@ -291,6 +305,9 @@ func (c *call) transactWriteItems() ([]byte, error) {
 // transact runs the mutations, whose items are locked, and applies all or none, together
 // with further writes.
 func (c *call) transact(ms []*mutation, further []write) error {
+	if reasons := c.db.cancels(len(ms)); reasons != nil {
+		return cancelled(reasons)
+	}
 	reasons := make([]*apiError, len(ms))
 	changes := make([]*change, 0, len(ms))
 	failed, size := false, 0

@@ -32,6 +32,7 @@ type database struct {
 	store       store
 	expressions expressions
 	stripes     [1024]sync.Mutex
+	choosing    sync.Mutex // held while a function of a behaviour runs, after all others
 
 	mu     sync.RWMutex
 	tables map[string]*table

@@ -31,8 +31,9 @@
 // here the later waits. Items live in memory, or on disk, as encoded bytes.
 //
 // Not there: local secondary indexes, changes of global ones, the legacy parameters
-// (Expected, KeyConditions, …), PartiQL, backups and exports, global tables, throttling.
-// Tags, encryption, table class and warm throughput are accepted and forgotten. The bounds
+// (Expected, KeyConditions, …), PartiQL, backups and exports, global tables, throttling by
+// capacity (DynamoDBBehaviour and Options.Fault throttle when a test wants it). Tags,
+// encryption, table class and warm throughput are accepted and forgotten. The bounds
 // of BETWEEN must be values or top-level attributes; an arithmetic result of more than 38
 // digits is refused.
 //
@@ -47,13 +48,29 @@
 // clock records have the same ApproximateCreationDateTime, as the service rounds it.
 // SweepTTL deletes expired items with the service's identity; nothing expires without it.
 //
-// Not there: pages that are empty although records follow, children that appear late,
-// at most two readers of a shard.
+// The other times at which the service is free to act are a test's to choose: pages that are
+// empty although records follow, children that appear late, listings that leave shards out or
+// name children before their parents (StreamsBehaviour), retention (StreamRetention,
+// TrimStream), thousands of closed shards (RotateShards).
+//
+// Not there: at most two readers of a shard, a TRIM_HORIZON iterator whose first record is
+// trimmed before it is used fails (here it begins with the oldest record there is).
 //
 // # Firehose and S3
 //
 // Firehose joins the payloads of records without a delimiter and delivers them by its
-// buffering hints to S3, whose objects are files under Options.Dir.
+// buffering hints to S3, whose objects are files under Options.Dir. What it does and does
+// not, with the source of each, is a table in firehose.go; FirehoseBehaviour has what the
+// service is free to do: any grouping and order, copies, late deliveries, throttling, failed
+// entries. FirehoseMetrics has what CloudWatch would show.
+//
+// # Faults
+//
+// Options.Fault lets any request of any service fail: with an error of the service, or without
+// an answer, before or after it was carried out. SeededFaults, SeededStreams and
+// SeededFirehose are behaviours that a seed decides. All faults are off by default.
+//
+// Every answer has a Date header by the Clock, in whole seconds as the services send it.
 //
 // # On disk
 //

@@ -26,8 +26,16 @@ type Options struct {
 	// Seed drives ids, UUIDs and sequence numbers: the same seed and the same calls
 	// give the same bytes.
 	Seed uint64
-	// Firehose says how delivery groups and repeats records.
+	// StreamRetention is how long records of a stream are kept; default 24 h, as of the
+	// service; negative: for ever, or until TrimStream.
+	StreamRetention time.Duration
+	// Firehose, Streams and DynamoDB say what the services do where they are free.
 	Firehose FirehoseBehaviour
+	Streams  StreamsBehaviour
+	DynamoDB DynamoDBBehaviour
+	// Fault is asked before each request and lets it fail; nil, and an answer of nil:
+	// nothing is in the way. It may be called concurrently and must not call the Env.
+	Fault func(Request) *Fault
 	// Durable keeps everything under Dir, not only S3's objects: tables, streams and
 	// delivery streams with what they hold. An Env opened again on Dir goes on where the
 	// one before it was closed or killed. One Env at a time can have Dir open so; one that
@@ -88,6 +96,9 @@ func Open(opt Options) (*Env, error) {
 	}
 	if opt.ShardLife == 0 {
 		opt.ShardLife = DefaultShardLife
+	}
+	if opt.StreamRetention == 0 {
+		opt.StreamRetention = streamRetention
 	}
 	if opt.CacheBytes <= 0 {
 		opt.CacheBytes = DefaultCacheBytes
@@ -170,12 +181,34 @@ func (e *Env) SplitShard(table, shardID string) error {
 	return e.db.splitShards(table, shardID, e.clock.Now())
 }
 
+// RotateShards closes every open shard of the table's stream and opens one child for each, as
+// happens at the end of their life, and does so as many times: shards that nobody can have
+// written to are quickly made.
+func (e *Env) RotateShards(table string, times int) error {
+	return e.db.rotateShards(table, times, e.clock.Now())
+}
+
+// TrimStream removes the records that were made before a time, and the shards that were closed
+// before it, from the table's stream: the service may do so at any moment to those that are
+// older than a day.
+func (e *Env) TrimStream(table string, before time.Time) error {
+	return e.db.trimStream(table, before)
+}
+
 // ServeHTTP answers one AWS request. Signatures are not checked. The X-Amz-Target header
 // names the service and its operation; a request without it is S3's.
 func (e *Env) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.Tick()
 	// The server's clock, as a client sees it.
 	w.Header().Set("Date", e.clock.Now().UTC().Format(http.TimeFormat))
+	if e.opt.Fault != nil {
+		e.serveFaulty(w, r, e.serveService)
+		return
+	}
+	e.serveService(w, r)
+}
+
+func (e *Env) serveService(w http.ResponseWriter, r *http.Request) {
 	target := r.Header.Get("X-Amz-Target")
 	service, operation, _ := strings.Cut(target, ".")
 	switch service {

@@ -32,6 +32,7 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // world is an Env with SDK clients that talk to it.
 type world struct {
 	env     *testenv.Env
+	cfg     aws.Config // of the clients
 	clock   *testenv.ManualClock
 	db      *dynamodb.Client
 	streams *dynamodbstreams.Client
@@ -54,7 +55,7 @@ func open(t testing.TB, change ...func(*testenv.Options)) *world {
 		}
 	})
 	cfg := env.AWSConfig()
-	return &world{env: env, clock: clock, db: dynamodb.NewFromConfig(cfg), streams: dynamodbstreams.NewFromConfig(cfg)}
+	return &world{env: env, cfg: cfg, clock: clock, db: dynamodb.NewFromConfig(cfg), streams: dynamodbstreams.NewFromConfig(cfg)}
 }
 
 // overHTTP returns clients that reach the same Env through a socket.
@@ -64,7 +65,7 @@ func (w *world) overHTTP(t testing.TB) *world {
 	cfg := w.env.AWSConfig()
 	cfg.HTTPClient = server.Client()
 	cfg.BaseEndpoint = aws.String(server.URL)
-	return &world{env: w.env, clock: w.clock, db: dynamodb.NewFromConfig(cfg), streams: dynamodbstreams.NewFromConfig(cfg)}
+	return &world{env: w.env, cfg: cfg, clock: w.clock, db: dynamodb.NewFromConfig(cfg), streams: dynamodbstreams.NewFromConfig(cfg)}
 }
 
 // create makes a table with the keys pk (S) and sk (S) and a stream of new images.

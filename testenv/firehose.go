@@ -1,14 +1,12 @@
 package testenv
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,25 +18,52 @@ import (
 //	what it does                                            source
 //	record data at most 1,024,000 bytes, may be empty       API model, shape Data (min 0, max 1024000)
 //	1 to 500 records and 4 MiB a call, raw bytes            API model, PutRecordBatchRequestEntryList; Quota page
-//	                                                        ("4 MiB per call, whichever is smaller")
-//	partial failure: 200, FailedPutCount, entries in order  PutRecordBatch's documentation
+//	                                                        ("4 MiB per call, whichever is smaller"), which does not
+//	                                                        say whether before or after base64
+//	partial failure: 200, FailedPutCount, entries in order, PutRecordBatch's documentation
+//	ServiceUnavailableException or InternalFailure, which
+//	may have been stored all the same (Fail, Doubt)
+//	throttling: ServiceUnavailableException, status 500, of API model (no ThrottlingException; a fault of the
+//	a call (Throttle, Quota) or an entry (Fail, Quota)      server); PutRecordBatch's documentation
+//	quota of requests, records and bytes a second by region Quota page; how bursts count is not said: here the
+//	                                                        quota of one second
 //	records joined without a delimiter                      "Understand data delivery": "By default, Firehose
 //	                                                        concatenates data without any delimiters"
 //	SizeInMBs 1..128, default 5; IntervalInSeconds 0..900,  API model, BufferingHints; the first met delivers
 //	default 300; set both or neither
+//	hints are hints: any grouping (Close, Hints, Group)     same: "Firehose might choose to use different values";
+//	                                                        "raises the buffer size dynamically" when it lags
+//	any order within an object (Order)                      no order is documented
+//	delivery at least once (Copies, Repeat)                 "Understand data delivery", duplication
+//	up to 24 hours late (Hold)                              "The maximum data storage time ... is 24 hours"
+//	S3 failing: kept and tried again, lost after 24 hours   "Data delivery failure handling"; the metrics that show
+//	(Deliver), seen in FirehoseMetrics                      it: "Monitoring ... Using CloudWatch Metrics"
 //	<prefix><stream>-<version>-<time>-<uuid><extension>,    "Amazon S3 object names"; FileExtension of the API model
 //	UTC, by the arrival of the object's oldest record
 //	yyyy/MM/dd/HH/ after a prefix without !{timestamp:..}   "Custom prefixes for Amazon S3 objects"
-//	!{timestamp:..}, !{firehose:random-string} in prefixes  same page
-//	S3 failing: kept and tried again, lost after 24 hours   "Data delivery failure handling"
-//	delivery at least once (FirehoseBehaviour.Copies)       "Understand data delivery", duplication
+//	!{timestamp:..}, !{firehose:random-string} in prefixes, same page
+//	at most 512 characters evaluated; an error prefix that
+//	has expressions, or stands beside a prefix that has,
+//	names !{firehose:error-output-type}, which no other may
+//	CREATING at first (Creating), when puts fail            CreateDeliveryStream's documentation, which does not
+//	                                                        name the error: here ResourceNotFoundException
 //
-// What it does not do: compression, format conversion, processors (Lambda,
-// delimiters, de-aggregation), dynamic partitioning, source backup, time zones
-// other than UTC, destinations other than S3, sources other than direct put,
-// throttling. A stream may be created with such settings of its S3 destination
-// and DescribeDeliveryStream reports them as given, so that a client's checks can
-// be tested; a put to it fails and says which setting is in the way.
+//	what it does not                                        what it does instead
+//	CompressionFormat, DataFormatConversion-, Processing-,  takes them at creation (hints and prefixes are checked),
+//	DynamicPartitioningConfiguration, S3BackupMode,         reports them as given in DescribeDeliveryStream, so that
+//	CustomTimeZone other than UTC                           a client's checks can be tested, and refuses each put with
+//	                                                        InvalidArgumentException that names the setting
+//	KinesisStreamAsSource                                   reports it; puts fail with InvalidArgumentException
+//	anything under ErrorOutputPrefix                        nothing: with S3 as destination only the settings above
+//	                                                        send anything there ("Custom prefixes", the values of
+//	                                                        error-output-type)
+//	EncryptionConfiguration, DeliveryStreamEncryption-      reports them; objects are plain
+//	ConfigurationInput, CloudWatchLoggingOptions
+//	UpdateDestination (so versions are always 1), tags,     UnknownOperationException
+//	encryption started later
+//	other destinations and sources                          refuses to create them
+//	a quota that the service raises by itself while it      the quota stays (Quota page: "automatically")
+//	throttles; at most five control-plane calls a second    there is no limit (Quota page)
 //
 // A buffer that one of its conditions closes is delivered by the next tick, in
 // the order of closing. There is no goroutine and no timer.
@@ -60,32 +85,21 @@ type firehose struct {
 	nextID  uint32 // last id of a durable delivery stream
 }
 
-// FirehoseBehaviour is what Firehose is free to do and a test wants to choose. Each
-// function is called with the service's lock held: it must not call the Env.
-type FirehoseBehaviour struct {
-	// Close is asked after each record, with the records and bytes of the open
-	// buffer; true closes it. The buffering hints hold as well. Nil: hints only.
-	Close func(records, bytes int) bool
-	// Copies says how often an accepted record is delivered beyond the first
-	// time; nil: never. Every second copy goes to a later object than its record,
-	// the others follow it in the same one.
-	Copies func() int
-	// Fail says whether an entry of a PutRecordBatch fails with
-	// ServiceUnavailableException and is not stored; nil: none does.
-	Fail func() bool
-	// Deliver is asked before an object is written to S3; with an error the buffer
-	// is kept and tried again at the next tick. Nil: nothing is in the way.
-	Deliver func(bucket, key string) error
-}
+type deliveryStream struct {
+	streamSettings
+	open   *buffer
+	closed []*buffer
+	later  [][]byte // copies that go to a later object than their records
+	copies int      // made so far; every second one is for later
+	stats  FirehoseStats
+	puts   puts
+	meter  meter
+	retry  time.Time // no delivery before, after the disk was full
 
-// FirehoseStats counts what a delivery stream has done since it was created.
-// Copies of FirehoseBehaviour count in Bytes, Pending and Lost, not in Records.
-type FirehoseStats struct {
-	Records int // accepted
-	Bytes   int // delivered to S3
-	Objects int // delivered to S3
-	Pending int // records that wait for delivery
-	Lost    int // records given up because S3 failed for 24 hours
+	nextBuffer uint64
+	durable    bool
+	id         uint32  // of a durable one
+	writes     []write // what is to be stored, of a durable one
 }
 
 const (
@@ -96,32 +110,6 @@ const (
 	never              = math.MaxInt64
 )
 
-// buffer is what becomes one object.
-type buffer struct {
-	data    bytes.Buffer
-	records int
-	oldest  time.Time // arrival of its first record
-	key     string    // chosen at the first attempt to deliver, kept for the next ones
-
-	number    uint64 // among the stream's
-	delivered bool   // and only not forgotten yet
-}
-
-type deliveryStream struct {
-	streamSettings
-	open   *buffer
-	closed []*buffer
-	later  [][]byte // copies that go to a later object than their records
-	copies int      // made so far; every second one is for later
-	stats  FirehoseStats
-	retry  time.Time // no delivery before, after the disk was full
-
-	nextBuffer uint64
-	durable    bool
-	id         uint32  // of a durable one
-	writes     []write // what is to be stored, of a durable one
-}
-
 // newFirehose returns a Firehose that keeps its streams in kv, nil for memory.
 func newFirehose(opt Options, store *s3Server, kv store, ids *ids) *firehose {
 	f := &firehose{
@@ -130,31 +118,6 @@ func newFirehose(opt Options, store *s3Server, kv store, ids *ids) *firehose {
 	}
 	f.due.Store(never)
 	return f
-}
-
-// FlushFirehose delivers everything that waits, whatever the buffering hints say.
-// What S3 refuses keeps waiting.
-func (e *Env) FlushFirehose() { e.firehose.flush() }
-
-// FirehoseStats returns the counters of every delivery stream by its name.
-func (e *Env) FirehoseStats() map[string]FirehoseStats { return e.firehose.statistics() }
-
-func (f *firehose) statistics() map[string]FirehoseStats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	stats := make(map[string]FirehoseStats, len(f.streams))
-	for name, ds := range f.streams {
-		st := ds.stats
-		st.Pending = len(ds.later)
-		for _, b := range ds.closed {
-			st.Pending += b.records
-		}
-		if ds.open != nil {
-			st.Pending += ds.open.records
-		}
-		stats[name] = st
-	}
-	return stats
 }
 
 // firehoseError is an error as the service reports it.
@@ -174,10 +137,10 @@ func (f *firehose) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status := http.StatusOK
 	if err != nil {
 		e, ok := errors.AsType[*firehoseError](err)
-		status = http.StatusBadRequest
 		if !ok {
-			e, status = &firehoseError{"InternalFailure", err.Error()}, http.StatusInternalServerError
+			e = &firehoseError{"InternalFailure", err.Error()}
 		}
+		status = cmp.Or(faultStatus[e.kind], http.StatusBadRequest)
 		w.Header().Set("x-amzn-ErrorType", e.kind)
 		out = map[string]string{"__type": e.kind, "message": e.message}
 	}
@@ -242,6 +205,13 @@ func (f *firehose) putRecord(in putRecordIn) (putRecordOut, error) {
 	if err != nil {
 		return putRecordOut{}, err
 	}
+	size := len(in.Record.Data)
+	if err := f.admit(ds, 1); err != nil {
+		return putRecordOut{}, err
+	}
+	if !f.admitRecord(ds, size) {
+		return putRecordOut{}, errSlowDown
+	}
 	undo := ds.keep()
 	f.accept(ds, in.Record.Data)
 	if err := f.commit(ds); err != nil {
@@ -249,6 +219,8 @@ func (f *firehose) putRecord(in putRecordIn) (putRecordOut, error) {
 		f.schedule()
 		return putRecordOut{}, err
 	}
+	ds.puts.bytes += size
+	ds.puts.single.add(1, size)
 	return putRecordOut{RecordId: f.ids.hex(64)}, nil
 }
 
@@ -293,23 +265,43 @@ func (f *firehose) putRecordBatch(in putRecordBatchIn) (putRecordBatchOut, error
 	if err != nil {
 		return out, err
 	}
+	if err := f.admit(ds, len(in.Records)); err != nil {
+		return out, err
+	}
 	undo := ds.keep()
+	stored := 0
 	for _, r := range in.Records {
-		if f.b.Fail != nil && f.b.Fail() {
-			out.FailedPutCount++
-			out.RequestResponses = append(out.RequestResponses, putEntry{
-				ErrorCode: "ServiceUnavailableException", ErrorMessage: "Slow down."})
-			continue
+		entry, ok := f.putEntry(ds, r.Data)
+		if ok {
+			stored += len(r.Data)
 		}
-		f.accept(ds, r.Data)
-		out.RequestResponses = append(out.RequestResponses, putEntry{RecordId: f.ids.hex(64)})
+		if entry.ErrorCode != "" {
+			out.FailedPutCount++
+		}
+		out.RequestResponses = append(out.RequestResponses, entry)
 	}
 	if err := f.commit(ds); err != nil {
 		undo()
 		f.schedule()
 		return out, err
 	}
+	ds.puts.bytes += stored
+	ds.puts.batch.add(len(in.Records), total)
 	return out, nil
+}
+
+// putEntry takes one record of a batch, or not; ok says that it is stored.
+func (f *firehose) putEntry(ds *deliveryStream, data []byte) (entry putEntry, ok bool) {
+	if f.b.Fail != nil && f.b.Fail() {
+		ds.puts.throttled++
+	} else if f.admitRecord(ds, len(data)) {
+		f.accept(ds, data)
+		if f.b.Doubt != nil && f.b.Doubt() {
+			return putEntry{ErrorCode: "InternalFailure", ErrorMessage: "Internal Service Failure"}, true
+		}
+		return putEntry{RecordId: f.ids.hex(64)}, true
+	}
+	return putEntry{ErrorCode: errSlowDown.kind, ErrorMessage: errSlowDown.message}, false
 }
 
 // violated is how the service words a constraint of its model. It checks those
@@ -325,174 +317,14 @@ func (f *firehose) writable(name string) (*deliveryStream, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.creating(ds) {
+		return nil, notFoundStream(f, name)
+	}
+	if ds.kind != directPut {
+		return nil, invalidArgument("This operation is not permitted on %s delivery stream type.", ds.kind)
+	}
 	if ds.transforms != "" {
 		return nil, invalidArgument("The embedded Firehose only joins and delivers records; delivery stream %s has %s. Turn it off to put records here.", name, ds.transforms)
 	}
 	return ds, nil
-}
-
-// accept takes one record into the stream's buffers.
-func (f *firehose) accept(ds *deliveryStream, data []byte) {
-	now := f.clock.Now()
-	ds.stats.Records++
-	f.append(ds, data, now)
-	if f.b.Copies != nil {
-		for range f.b.Copies() {
-			if ds.copies++; ds.copies%2 == 0 {
-				ds.later = append(ds.later, data)
-			} else if ds.open != nil {
-				f.append(ds, data, now)
-			} else { // the record closed its buffer
-				last := ds.closed[len(ds.closed)-1]
-				ds.add(last, data)
-			}
-		}
-	}
-	f.schedule()
-}
-
-func (f *firehose) append(ds *deliveryStream, data []byte, now time.Time) {
-	if ds.open == nil {
-		ds.openLater(now)
-	}
-	b := ds.open
-	ds.add(b, data)
-	if b.data.Len() >= ds.size || f.b.Close != nil && f.b.Close(b.records, b.data.Len()) {
-		ds.close()
-	}
-}
-
-// openLater opens a buffer with the copies that waited for a later object.
-func (ds *deliveryStream) openLater(now time.Time) {
-	ds.open = &buffer{oldest: now, number: ds.nextBuffer}
-	ds.nextBuffer++
-	ds.note(ds.open, false)
-	for _, copied := range ds.later {
-		ds.add(ds.open, copied)
-	}
-	ds.later = nil
-}
-
-func (ds *deliveryStream) close() {
-	ds.note(ds.open, true)
-	ds.closed = append(ds.closed, ds.open)
-	ds.open = nil
-}
-
-// schedule sets due from what is buffered. The caller holds mu.
-func (f *firehose) schedule() {
-	due := int64(never)
-	for _, ds := range f.streams {
-		if len(ds.closed) > 0 || len(ds.later) > 0 && ds.open == nil {
-			due = math.MinInt64
-			break
-		}
-		if ds.open != nil {
-			due = min(due, ds.open.oldest.Add(ds.interval).UnixNano())
-		}
-	}
-	f.due.Store(due)
-}
-
-// inOrder visits the streams by name: a map's order would reach the ids drawn.
-func (f *firehose) inOrder() []*deliveryStream {
-	all := make([]*deliveryStream, 0, len(f.streams))
-	for _, name := range slices.Sorted(maps.Keys(f.streams)) {
-		all = append(all, f.streams[name])
-	}
-	return all
-}
-
-// tick delivers every buffer that is due at the clock's time.
-func (f *firehose) tick() {
-	now := f.clock.Now()
-	if now.UnixNano() < f.due.Load() {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, ds := range f.inOrder() {
-		if ds.open != nil && !now.Before(ds.open.oldest.Add(ds.interval)) {
-			ds.close()
-		}
-		f.deliver(ds, now)
-		if ds.open == nil && len(ds.later) > 0 {
-			ds.openLater(now) // no record came to open the later object
-		}
-	}
-	f.schedule()
-}
-
-func (f *firehose) flush() {
-	now := f.clock.Now()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, ds := range f.inOrder() {
-		if ds.open != nil {
-			ds.close()
-		}
-		if len(ds.later) > 0 {
-			ds.openLater(now)
-			ds.close()
-		}
-		ds.retry = time.Time{}
-		f.deliver(ds, now)
-	}
-	f.schedule()
-}
-
-// deliver writes a stream's closed buffers to S3 and keeps those that S3 refuses.
-func (f *firehose) deliver(ds *deliveryStream, now time.Time) {
-	if now.Before(ds.retry) {
-		return
-	}
-	var kept []*buffer
-	for _, b := range ds.closed {
-		err := f.deliverOne(ds, b)
-		switch {
-		case err == nil:
-			continue
-		case !b.delivered && now.Sub(b.oldest) >= firehoseRetention:
-			lost := ds.stats.Lost
-			ds.stats.Lost += b.records
-			if f.forget(ds, b) == nil {
-				continue
-			}
-			ds.stats.Lost = lost
-		case isFull(err):
-			// Writing megabytes in vain at every request helps nobody.
-			ds.retry = now.Add(deliveryPause)
-		}
-		kept = append(kept, b)
-	}
-	ds.closed = kept
-}
-
-// deliveryPause is between two attempts to deliver to a full disk.
-const deliveryPause = time.Second
-
-func (f *firehose) deliverOne(ds *deliveryStream, b *buffer) error {
-	if b.key == "" {
-		b.key = ds.objectKey(b.oldest, f.ids)
-		before := len(ds.writes)
-		ds.note(b, true)
-		if err := f.commit(ds); err != nil {
-			b.key, ds.writes = "", ds.writes[:before]
-			return err
-		}
-	}
-	if !b.delivered {
-		if f.b.Deliver != nil {
-			if err := f.b.Deliver(ds.bucket, b.key); err != nil {
-				return err
-			}
-		}
-		if b.data.Len() > 0 { // records without data make no object
-			if err := f.store.putBytes(ds.bucket, b.key, b.data.Bytes()); err != nil {
-				return err
-			}
-		}
-		ds.delivered(b)
-	}
-	return f.forget(ds, b)
 }

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -15,6 +16,8 @@ type streamSettings struct {
 	name       string
 	arn        string
 	created    time.Time
+	kind       string          // of the source, as the API names it
+	source     json.RawMessage // what DescribeDeliveryStream says of it; nil for direct put
 	encryption map[string]any
 	given      map[string]json.RawMessage // the S3 destination, with the defaults filled in
 	destinationSettings
@@ -67,8 +70,10 @@ func (f *firehose) create(in createIn) (createOut, error) {
 	if !streamName.MatchString(name) {
 		return createOut{}, violated("deliveryStreamName", "satisfy regular expression pattern: [a-zA-Z0-9_.-]+ and have length between 1 and 64")
 	}
-	if kind != "" && kind != "DirectPut" {
-		return createOut{}, invalidArgument("The embedded Firehose has delivery streams of type DirectPut only, not %s.", kind)
+	kind = cmp.Or(kind, directPut)
+	source, err := sourceOf(kind, in["KinesisStreamSourceConfiguration"], f.clock.Now())
+	if err != nil {
+		return createOut{}, err
 	}
 	var given map[string]json.RawMessage
 	destinations := 0
@@ -95,6 +100,8 @@ func (f *firehose) create(in createIn) (createOut, error) {
 		name:                name,
 		arn:                 fmt.Sprintf("arn:aws:firehose:%s:%s:deliverystream/%s", f.region, f.account, name),
 		created:             f.clock.Now(),
+		kind:                kind,
+		source:              source,
 		encryption:          encryptionOf(in["DeliveryStreamEncryptionConfigurationInput"]),
 		given:               given,
 		destinationSettings: dest,
@@ -109,6 +116,34 @@ func (f *firehose) create(in createIn) (createOut, error) {
 	}
 	f.streams[name] = ds
 	return createOut{ds.arn}, nil
+}
+
+// The types of delivery streams.
+const (
+	directPut   = "DirectPut"
+	fromKinesis = "KinesisStreamAsSource"
+)
+
+// sourceOf returns how the source of a delivery stream is described.
+func sourceOf(kind string, given json.RawMessage, now time.Time) (json.RawMessage, error) {
+	switch kind {
+	case directPut:
+		return nil, nil
+	case fromKinesis:
+	default:
+		return nil, invalidArgument("The embedded Firehose has delivery streams of type DirectPut and KinesisStreamAsSource only, not %s.", kind)
+	}
+	var source map[string]any
+	if err := json.Unmarshal(given, &source); err != nil || source["KinesisStreamARN"] == nil || source["RoleARN"] == nil {
+		return nil, invalidArgument("KinesisSourceStreamConfig must name a KinesisStreamARN and a RoleARN for the KinesisStreamAsSource delivery stream type.")
+	}
+	source["DeliveryStartTimestamp"] = float64(now.UnixMilli()) / 1000
+	return json.Marshal(map[string]any{"KinesisStreamSourceDescription": source})
+}
+
+// creating says whether a stream is in the state CREATING.
+func (f *firehose) creating(ds *deliveryStream) bool {
+	return f.clock.Now().Before(ds.created.Add(f.b.Creating))
 }
 
 func encryptionOf(input json.RawMessage) map[string]any {
@@ -230,7 +265,11 @@ func (f *firehose) find(name string) (*deliveryStream, error) {
 	if ds := f.streams[name]; ds != nil {
 		return ds, nil
 	}
-	return nil, &firehoseError{"ResourceNotFoundException", fmt.Sprintf("Firehose %s under account %s not found.", name, f.account)}
+	return nil, notFoundStream(f, name)
+}
+
+func notFoundStream(f *firehose, name string) error {
+	return &firehoseError{"ResourceNotFoundException", fmt.Sprintf("Firehose %s under account %s not found.", name, f.account)}
 }
 
 type streamIn struct{ DeliveryStreamName string }
@@ -246,11 +285,15 @@ func (f *firehose) describe(in streamIn) (any, error) {
 	maps.DeleteFunc(plain, func(field string, _ json.RawMessage) bool {
 		return !slices.Contains(plainS3Fields, field)
 	})
-	return map[string]any{"DeliveryStreamDescription": map[string]any{
+	status := "ACTIVE"
+	if f.creating(ds) {
+		status = "CREATING"
+	}
+	description := map[string]any{
 		"DeliveryStreamName":                    ds.name,
 		"DeliveryStreamARN":                     ds.arn,
-		"DeliveryStreamStatus":                  "ACTIVE",
-		"DeliveryStreamType":                    "DirectPut",
+		"DeliveryStreamStatus":                  status,
+		"DeliveryStreamType":                    ds.kind,
 		"VersionId":                             "1",
 		"CreateTimestamp":                       float64(ds.created.UnixMilli()) / 1000,
 		"DeliveryStreamEncryptionConfiguration": ds.encryption,
@@ -260,7 +303,11 @@ func (f *firehose) describe(in streamIn) (any, error) {
 			"ExtendedS3DestinationDescription": ds.given,
 			"S3DestinationDescription":         plain,
 		}},
-	}}, nil
+	}
+	if ds.source != nil {
+		description["Source"] = ds.source
+	}
+	return map[string]any{"DeliveryStreamDescription": description}, nil
 }
 
 // plainS3Fields are the fields of an S3DestinationDescription; the service
@@ -288,13 +335,10 @@ func (f *firehose) list(in listStreamsIn) (listStreamsOut, error) {
 		return listStreamsOut{}, violated("limit", "have value between 1 and 10000")
 	}
 	out := listStreamsOut{DeliveryStreamNames: []string{}}
-	if in.DeliveryStreamType != "" && in.DeliveryStreamType != "DirectPut" {
-		return out, nil
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, ds := range f.inOrder() {
-		if ds.name <= in.ExclusiveStartDeliveryStreamName {
+		if ds.name <= in.ExclusiveStartDeliveryStreamName || in.DeliveryStreamType != "" && in.DeliveryStreamType != ds.kind {
 			continue
 		}
 		if len(out.DeliveryStreamNames) == limit {

@@ -71,7 +71,16 @@ func TestFirehoseRefusesSettingsTheServiceRefuses(t *testing.T) {
 		},
 		"no bucket":                 func(d *types.ExtendedS3DestinationConfiguration) { d.BucketARN = aws.String("lake-test") },
 		"expression without errors": func(d *types.ExtendedS3DestinationConfiguration) { d.Prefix = aws.String("!{timestamp:yyyy}/") },
-		"expression not closed":     func(d *types.ExtendedS3DestinationConfiguration) { d.Prefix = aws.String("!{timestamp:yyyy/") },
+		"error prefix without its type": func(d *types.ExtendedS3DestinationConfiguration) {
+			d.ErrorOutputPrefix = aws.String("failed/!{timestamp:yyyy}/")
+		},
+		"error type in the prefix": func(d *types.ExtendedS3DestinationConfiguration) {
+			d.Prefix, d.ErrorOutputPrefix = aws.String("!{firehose:error-output-type}/"), aws.String("!{firehose:error-output-type}/")
+		},
+		"more than 512 characters": func(d *types.ExtendedS3DestinationConfiguration) {
+			d.Prefix = aws.String(strings.Repeat("x", 513))
+		},
+		"expression not closed": func(d *types.ExtendedS3DestinationConfiguration) { d.Prefix = aws.String("!{timestamp:yyyy/") },
 		"week year": func(d *types.ExtendedS3DestinationConfiguration) {
 			d.Prefix, d.ErrorOutputPrefix = aws.String("!{timestamp:YYYY}/"), aws.String("!{firehose:error-output-type}/")
 		},

@@ -76,8 +76,8 @@ func (f *firehose) checkPrefixes(d s3Destination) error {
 			return invalidArgument("%s: the evaluated prefix has more than %d characters", name, maxEvaluatedPrefix)
 		}
 	}
-	if strings.Contains(d.Prefix, "!{") && !strings.Contains(d.ErrorOutputPrefix, "!{firehose:error-output-type}") {
-		return invalidArgument("ErrorOutputPrefix must contain !{firehose:error-output-type} when Prefix contains expressions")
+	if (strings.Contains(d.Prefix, "!{") || strings.Contains(d.ErrorOutputPrefix, "!{")) && !strings.Contains(d.ErrorOutputPrefix, "!{firehose:error-output-type}") {
+		return invalidArgument("ErrorOutputPrefix must contain !{firehose:error-output-type} when it or Prefix contains expressions")
 	}
 	return nil
 }

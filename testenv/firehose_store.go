@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -20,12 +21,15 @@ type storedDelivery struct {
 	Size                   int // bytes
 	Interval               time.Duration
 	Transforms             string
+	Kind                   string          `json:",omitempty"` // of the source; "" is direct put
+	Source                 json.RawMessage `json:",omitempty"`
 }
 
 type storedBuffer struct {
 	Oldest time.Time
-	Closed bool   `json:",omitempty"`
-	Key    string `json:",omitempty"` // of the object, once it is chosen
+	Closed bool      `json:",omitempty"`
+	Key    string    `json:",omitempty"` // of the object, once it is chosen
+	Held   time.Time `json:",omitzero"`
 }
 
 func (ds *deliveryStream) bufferKey(space byte, b *buffer) string {
@@ -33,16 +37,23 @@ func (ds *deliveryStream) bufferKey(space byte, b *buffer) string {
 }
 
 func (ds *deliveryStream) payloadKey(b *buffer) string {
-	return string(binary.BigEndian.AppendUint32([]byte(ds.bufferKey(spacePayload, b)), uint32(b.records)))
+	return string(binary.BigEndian.AppendUint32([]byte(ds.bufferKey(spacePayload, b)), uint32(len(b.records))))
 }
 
 // add puts a payload into a buffer, and what stores it among the stream's writes.
-func (ds *deliveryStream) add(b *buffer, data []byte) {
+func (ds *deliveryStream) add(b *buffer, data []byte, now time.Time) {
 	if ds.durable {
 		ds.writes = append(ds.writes, write{key: ds.payloadKey(b), value: append([]byte{}, data...)})
 	}
 	b.data.Write(data)
-	b.records++
+	b.records = append(b.records, arrival{len(data), now})
+}
+
+// drop adds what deletes a buffer to the stream's writes.
+func (ds *deliveryStream) drop(b *buffer) {
+	if ds.durable {
+		ds.writes = append(ds.writes, write{key: ds.bufferKey(spaceBuffer, b)}, deleteAll(ds.bufferKey(spacePayload, b)))
+	}
 }
 
 // note adds what stores a buffer's state to the stream's writes.
@@ -51,7 +62,7 @@ func (ds *deliveryStream) note(b *buffer, closed bool) {
 		return
 	}
 	// Two strings, a time and a flag always have a JSON form.
-	text, _ := json.Marshal(storedBuffer{Oldest: b.oldest, Closed: closed, Key: b.key})
+	text, _ := json.Marshal(storedBuffer{Oldest: b.oldest, Closed: closed, Key: b.key, Held: b.held})
 	ds.writes = append(ds.writes, write{key: ds.bufferKey(spaceBuffer, b), value: text})
 }
 
@@ -77,11 +88,11 @@ func (ds *deliveryStream) keep() (undo func()) {
 	waiting := ds.later
 	var records, size int
 	if open != nil {
-		records, size = open.records, open.data.Len()
+		records, size = len(open.records), open.data.Len()
 	}
 	return func() {
 		if open != nil {
-			open.records = records
+			open.records = open.records[:records]
 			open.data.Truncate(size)
 		}
 		ds.open, ds.closed, ds.later = open, ds.closed[:closed], waiting[:later]
@@ -95,7 +106,7 @@ func (f *firehose) forget(ds *deliveryStream, b *buffer) error {
 		return nil
 	}
 	before := len(ds.writes)
-	ds.writes = append(ds.writes, write{key: ds.bufferKey(spaceBuffer, b)}, deleteAll(ds.bufferKey(spacePayload, b)))
+	ds.drop(b)
 	err := f.commit(ds)
 	if err != nil {
 		ds.writes = ds.writes[:before]
@@ -111,7 +122,7 @@ func (f *firehose) register(ds *deliveryStream) error {
 	ds.durable, ds.id = true, f.nextID+1
 	w, err := jsonWrite(string(spaceKey(spaceDelivery, ds.id)), storedDelivery{Name: ds.name, ARN: ds.arn, Created: ds.created,
 		Encryption: ds.encryption, Given: ds.given, Bucket: ds.bucket, Prefix: ds.prefix, Suffix: ds.extension,
-		Size: ds.size, Interval: ds.interval, Transforms: ds.transforms})
+		Size: ds.size, Interval: ds.interval, Transforms: ds.transforms, Kind: ds.kind, Source: ds.source})
 	if err != nil {
 		return err
 	}
@@ -160,6 +171,7 @@ func (f *firehose) load() error {
 		}
 		ds := &deliveryStream{durable: true, id: binary.BigEndian.Uint32([]byte(w.key[1:])), streamSettings: streamSettings{
 			name: st.Name, arn: st.ARN, created: st.Created, encryption: st.Encryption, given: st.Given,
+			kind: cmp.Or(st.Kind, directPut), source: st.Source,
 			destinationSettings: destinationSettings{bucket: st.Bucket, prefix: st.Prefix, extension: st.Suffix,
 				size: st.Size, interval: st.Interval, transforms: st.Transforms},
 		}}
@@ -189,12 +201,13 @@ func (f *firehose) loadStream(ds *deliveryStream) error {
 		if err := json.Unmarshal(w.value, &st); err != nil {
 			return err
 		}
-		b := &buffer{number: binary.BigEndian.Uint64([]byte(w.key[5:])), oldest: st.Oldest, key: st.Key}
-		ds.nextBuffer = b.number + 1
+		ds.nextBuffer = binary.BigEndian.Uint64([]byte(w.key[5:]))
+		b := ds.buffer(st.Oldest)
+		b.key, b.held = st.Key, st.Held
 		from := ds.bufferKey(spacePayload, b)
 		err := f.kv.scan(from, after(from), false, func(_ string, v []byte) bool {
 			b.data.Write(v)
-			b.records++
+			b.records = append(b.records, arrival{len(v), st.Oldest}) // each one's own time is not stored
 			return true
 		})
 		if err != nil {

@@ -399,6 +399,9 @@ func (s *s3Server) putBytes(bucket, key string, data []byte) error {
 	if err := checkS3Key(key); err != nil {
 		return err
 	}
+	if err := s.needBucket(bucket); err != nil {
+		return err // before megabytes are written in vain, again at every tick
+	}
 	st, err := s.stage(func(w io.Writer) (received, error) {
 		_, err := w.Write(data)
 		return received{md5: md5.Sum(data), size: int64(len(data))}, err

@@ -62,6 +62,13 @@ func (e *Env) Serve(ctx context.Context, l net.Listener) error {
 	if !ok || !addr.IP.IsLoopback() {
 		return errors.Join(fmt.Errorf("serve on %s: not a loopback address: listen on 127.0.0.1 or [::1]", l.Addr()), l.Close())
 	}
+	return e.ServeContainer(ctx, l)
+}
+
+// ServeContainer is Serve on any listener, for a process with a network of its own: what
+// reaches it there is decided by who starts the container. It still answers to the names of
+// this machine alone, so that a container beside it calls it aws.internal.
+func (e *Env) ServeContainer(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler:           onlyFromHere(http.NewCrossOriginProtection().Handler(e)),
 		MaxHeaderBytes:    maxHeader,

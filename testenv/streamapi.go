@@ -90,12 +90,12 @@ func (c *call) describeStream() ([]byte, error) {
 	var list [][]byte
 	start := c.req.str("ExclusiveStartShardId")
 	skip, last := start != "", ""
-	for _, h := range s.shards {
+	for _, h := range s.listing() {
 		if skip {
 			skip = h.id != start
 			continue
 		}
-		if h.gone || parent != "" && h.parent != parent {
+		if h.gone || parent != "" && h.parent != parent || s.hides(h, c.now) {
 			continue
 		}
 		if len(list) == limit {
@@ -219,7 +219,11 @@ func (c *call) getRecords() ([]byte, error) {
 	} else if it.after < h.trimmed {
 		return nil, trimmed(string(appendSequence(nil, it.after)), h.id)
 	}
-	page, drained, err := s.page(h, &it, limit)
+	var page [][]byte
+	drained := false
+	if limit = min(limit, s.pageSize(limit)); limit > 0 {
+		page, drained, err = s.page(h, &it, limit)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,7 @@ type shard struct {
 	id, parent string
 	lo, hi     uint64
 	created    time.Time
+	listed     time.Time // not in a listing before
 	closed     time.Time // zero while open
 	start, end uint64    // its sequence numbers; end is 0 while open
 	trimmed    uint64    // the last number that was trimmed, 0: none
@@ -92,6 +93,9 @@ func (s *stream) open(parent string, lo, hi uint64, now time.Time) {
 		created: now,
 		start:   s.draw(),
 	}
+	if parent != "" {
+		h.listed = now.Add(choose(&s.db.choosing, s.db.opt.Streams.ChildDelay))
+	}
 	s.shards, s.live = append(s.shards, h), append(s.live, h)
 }
 
@@ -128,40 +132,6 @@ func (s *stream) split(h *shard, now time.Time) error {
 	return nil
 }
 
-// splitShards splits one shard of the table's stream, or all open ones for id "".
-func (db *database) splitShards(name, id string, now time.Time) error {
-	t, err := db.table(name)
-	if err != nil {
-		return fmt.Errorf("reshard table %s: %w", name, err)
-	}
-	db.commit.Lock()
-	defer db.commit.Unlock()
-	s := t.stream
-	if s == nil {
-		return fmt.Errorf("reshard table %s: its stream is not enabled", name)
-	}
-	undo := s.keep()
-	found := false
-	for _, h := range slices.Clone(s.live) {
-		if id != "" && h.id != id {
-			continue
-		}
-		found = true
-		if err := s.split(h, now); err != nil {
-			undo()
-			return err
-		}
-	}
-	if !found {
-		return fmt.Errorf("reshard table %s: it has no open shard %s", name, id)
-	}
-	if err := db.save(nil, s); err != nil {
-		undo()
-		return fmt.Errorf("reshard table %s: %w", name, err)
-	}
-	return nil
-}
-
 // tick rotates the shards that are old, trims and forgets what is past retention.
 func (db *database) tick(now time.Time) {
 	db.commit.RLock()
@@ -176,7 +146,8 @@ func (db *database) tick(now time.Time) {
 		if !s.due(now) {
 			return false // another request was faster
 		}
-		old := !s.disabled.IsZero() && now.Sub(s.disabled) > streamRetention
+		retention := db.opt.StreamRetention
+		old := retention > 0 && !s.disabled.IsZero() && now.Sub(s.disabled) > retention
 		if old && db.store.apply(s.deletion()) == nil {
 			delete(db.streams, s.arn)
 			return true
@@ -202,7 +173,11 @@ func (s *stream) due(now time.Time) bool {
 func (s *stream) age(now time.Time) error {
 	shards, sequence := len(s.shards), s.sequence
 	s.rotate(now)
-	writes, err := s.trim(now)
+	var writes []write
+	var err error
+	if retention := s.db.opt.StreamRetention; retention > 0 {
+		writes, err = s.trim(now.Add(-retention))
+	}
 	if err != nil || len(writes) == 0 && len(s.shards) == shards && s.sequence == sequence {
 		return err
 	}
@@ -237,10 +212,9 @@ func (s *stream) life(h *shard) time.Duration {
 	return life - time.Duration(mix(s.db.opt.Seed^uint64(h.number))%1024)*(life/4096)
 }
 
-// trim returns what removes the records that are older than the retention, and drops the
-// shards that ended before it from the listing.
-func (s *stream) trim(now time.Time) ([]write, error) {
-	cutoff := now.Add(-streamRetention)
+// trim returns what removes the records made before cutoff, and drops the shards that ended
+// before it from the listing.
+func (s *stream) trim(cutoff time.Time) ([]write, error) {
 	var ws []write
 	for _, h := range s.shards {
 		if h.gone {

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -52,7 +53,9 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	in.RequestURI = in.URL.RequestURI()
 	in.RemoteAddr = "in-process"
 	w := &responseWriter{header: make(http.Header, 8)}
-	t.handler.ServeHTTP(w, &in)
+	if err := t.serve(w, &in); err != nil {
+		return nil, err
+	}
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
@@ -75,6 +78,22 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		ContentLength: length,
 		Request:       req,
 	}, nil
+}
+
+// errBroken is a connection that ended without an answer.
+var errBroken = fmt.Errorf("read answer: %w", io.ErrUnexpectedEOF)
+
+// serve calls the handler. One that breaks off, as net/http lets it, has no answer.
+func (t transport) serve(w http.ResponseWriter, r *http.Request) (err error) {
+	defer func() {
+		if v := recover(); v == http.ErrAbortHandler {
+			err = errBroken
+		} else if v != nil {
+			panic(v)
+		}
+	}()
+	t.handler.ServeHTTP(w, r)
+	return nil
 }
 
 // responseWriter keeps a response in memory.
