@@ -164,6 +164,9 @@ func (l *located) checkTTL(r *reader) {
 		}
 	}
 	if l.TTL == "" {
+		if l.root.has("on_expire") {
+			r.fail(l.root.at("on_expire"), "contract: on_expire without ttl says nothing; remove it, or write ttl and retention")
+		}
 		return
 	}
 	if strings.Contains(l.TTL, ".") {
@@ -218,6 +221,9 @@ func (l *located) checkIndexes(r *reader) {
 func (l *located) checkVersions(r *reader) {
 	if l.root.has("on_modify") {
 		r.fail(l.root.at("on_modify"), "contract: mode versions keeps every version, on_modify says nothing; remove it, or write mode: append")
+	}
+	if l.OnRemove == RemoveReject {
+		r.fail(l.root.at("on_remove"), "contract: mode versions needs its deletions, or the latest version of a deleted item stays; write on_remove: tombstones, or remove it")
 	}
 	if l.root.has("positions") && !l.Positions {
 		r.fail(l.root.at("positions"), "contract: mode versions always has positions, for they order the versions; remove positions")

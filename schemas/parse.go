@@ -43,6 +43,9 @@ const Format = 1
 //	layout           with partition_by, day (default) or hour, first_partition and, if
 //	                 readings end, last_partition, both days, both inclusive
 //	on_modify        of mode append: changes (default), row or reject
+//	on_remove        what a user's deletion becomes: tombstones (default) or, of mode append, reject
+//	on_expire        with ttl, what a removal by TTL becomes: ignore (default) or tombstones. Under
+//	                 ignore the view of the latest versions goes on showing what has expired
 //	positions        true or false (default): whether readings carry shard and sequence number
 func Parse(file string, text []byte) (*Contract, error) {
 	r := &reader{file: file}
@@ -87,7 +90,7 @@ type located struct {
 
 func (r *reader) contract(root *yaml.Node) *Contract {
 	o := r.object(root, "contract", "format", "name", "table", "description", "mode", "keys", "ttl", "retention",
-		"indexes", "columns", "event_time", "layout", "on_modify", "positions")
+		"indexes", "columns", "event_time", "layout", "on_modify", "on_remove", "on_expire", "positions")
 	c := &Contract{}
 	l := &located{Contract: c, root: o, keys: map[string]*object{}}
 	c.Format = r.format(o)
@@ -106,6 +109,9 @@ func (r *reader) contract(root *yaml.Node) *Contract {
 			r.fail(o.at("name"), "contract: name %s is that of the %s of a contract %s; write another name", c.Name, role, short)
 		}
 	}
+	if short, ok := strings.CutSuffix(c.Name, latestSuffix); ok {
+		r.fail(o.at("name"), "contract: name %s is that of the latest versions of a contract %s; write another name", c.Name, short)
+	}
 	c.Table = o.required("table", "device-telemetry")
 	r.checkDynamoName(o.at("table"), "contract: table", c.Table)
 	c.Description = r.description(o, maxTableComment)
@@ -120,6 +126,8 @@ func (r *reader) contract(root *yaml.Node) *Contract {
 	c.EventTime = o.required("event_time", "event_ts, the column that says when a reading was taken")
 	c.Layout = r.layout(o)
 	c.OnModify = OnModify(o.oneOf("on_modify", string(ModifyChanges), string(ModifyRow), string(ModifyReject)))
+	c.OnRemove = OnRemove(o.oneOf("on_remove", string(RemoveTombstones), string(RemoveReject)))
+	c.OnExpire = OnExpire(o.oneOf("on_expire", string(ExpireIgnore), string(ExpireTombstones)))
 	c.Positions = o.flag("positions")
 	l.check(r)
 	return c

@@ -56,6 +56,8 @@ func TestParseReadsEveryKeyOfTheFormat(t *testing.T) {
 		{"event time", c.EventTime, "taken_at"},
 		{"layout", c.Layout, Layout{Hour, day(2020, 1, 1), day(2030, 12, 31)}},
 		{"on_modify", c.OnModify, ModifyReject},
+		{"on_remove by default", c.OnRemove, RemoveTombstones},
+		{"on_expire by default", c.OnExpire, ExpireIgnore},
 		{"positions", c.Positions, true},
 		{"text", string(c.Text()), goodText(t)},
 	}
@@ -104,7 +106,7 @@ var badContracts = []struct {
 		`15: contract: ttl without retention; write retention: 30d, how long the table keeps a row`,
 		`16: contract: unknown key "retension"; write retention`}},
 	{"unknown key like none", "ttl: expiresAt", "owner: me\nttl: expiresAt", []string{
-		`15: contract: unknown key "owner"; write one of format, name, table, description, mode, keys, ttl, retention, indexes, columns, event_time, layout, on_modify, positions, or remove it`}},
+		`15: contract: unknown key "owner"; write one of format, name, table, description, mode, keys, ttl, retention, indexes, columns, event_time, layout, on_modify, on_remove, on_expire, positions, or remove it`}},
 	{"unknown key of a column", "    unit: m\n", "    units: m\n", []string{`42: column level: unknown key "units"; write unit`}},
 	{"key twice", "retention: 30d\n", "retention: 30d\nretention: 40d\n", []string{`17: contract: key "retention" stands there twice, first in line 16; remove one`}},
 	{"alias", "  first_partition: 2020-01-01\n  last_partition: 2030-12-31", "  first_partition: &a 2020-01-01\n  last_partition: *a", []string{`58: layout: last_partition is an alias; write its value out`}},
@@ -201,6 +203,10 @@ var badContracts = []struct {
 	{"no first partition", "  first_partition: 2020-01-01\n", "", []string{`56: layout: no first_partition; write for example first_partition: 2020-01-01`}},
 	{"first partition is no day", "first_partition: 2020-01-01", "first_partition: 2020-02-30", []string{`57: layout: first_partition is "2020-02-30"; write a day since 1970, as in 2020-01-01`}},
 	{"last before first", "last_partition: 2030-12-31", "last_partition: 2020-01-01", []string{`58: layout: last_partition 2020-01-01 is not after first_partition; write a later day, or remove it`}},
+	{"name of another contract's view", "name: readings", "name: plant_latest", []string{`2: contract: name plant_latest is that of the latest versions of a contract plant; write another name`}},
+	{"unknown on_remove", "on_modify: reject", "on_remove: ignore", []string{`59: contract: on_remove cannot be "ignore"; write one of tombstones, reject`}},
+	{"unknown on_expire", "on_modify: reject", "on_expire: rows", []string{`59: contract: on_expire cannot be "rows"; write one of ignore, tombstones`}},
+	{"on_expire without ttl", "ttl: expiresAt\nretention: 30d\n", "on_expire: tombstones\n", []string{`15: contract: on_expire without ttl says nothing; remove it, or write ttl and retention`}},
 	{"unknown on_modify", "on_modify: reject", "on_modify: refuse", []string{`59: contract: on_modify cannot be "refuse"; write one of changes, row, reject`}},
 }
 
@@ -231,8 +237,8 @@ func TestParseOfNoContractSaysSo(t *testing.T) {
 	for text, want := range map[string]string{
 		"":            "x.yaml:1: the file is empty; write a contract, starting with format: 1",
 		"# a comment": "x.yaml:1: the file is empty; write a contract, starting with format: 1",
-		"hello":       `x.yaml:1: contract is the value "hello"; write a mapping with the keys format, name, table, description, mode, keys, ttl, retention, indexes, columns, event_time, layout, on_modify, positions`,
-		"[1]":         `x.yaml:1: contract is a list; write a mapping with the keys format, name, table, description, mode, keys, ttl, retention, indexes, columns, event_time, layout, on_modify, positions`,
+		"hello":       `x.yaml:1: contract is the value "hello"; write a mapping with the keys format, name, table, description, mode, keys, ttl, retention, indexes, columns, event_time, layout, on_modify, on_remove, on_expire, positions`,
+		"[1]":         `x.yaml:1: contract is a list; write a mapping with the keys format, name, table, description, mode, keys, ttl, retention, indexes, columns, event_time, layout, on_modify, on_remove, on_expire, positions`,
 	} {
 		if _, err := Parse("x.yaml", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("of %q: %v, want %s", text, err, want)
@@ -252,6 +258,22 @@ func TestVersionsAlwaysHavePositions(t *testing.T) {
 	}
 	_, err = Parse("x.yaml", []byte(strings.Replace(text, "positions: true", "positions: false", 1)))
 	want := "x.yaml:59: contract: mode versions always has positions, for they order the versions; remove positions"
+	if err == nil || err.Error() != want {
+		t.Errorf("error is %v, want %s", err, want)
+	}
+}
+
+func TestWhatRemovalsBecomeIsTheContractsToSay(t *testing.T) {
+	c, err := Parse("x.yaml", []byte(strings.Replace(goodText(t), "on_modify: reject", "on_remove: reject\non_expire: tombstones", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.OnRemove != RemoveReject || c.OnExpire != ExpireTombstones {
+		t.Errorf("on_remove is %s, on_expire %s", c.OnRemove, c.OnExpire)
+	}
+	text := strings.NewReplacer("mode: append", "mode: versions", "on_modify: reject", "on_remove: reject").Replace(goodText(t))
+	_, err = Parse("x.yaml", []byte(text))
+	want := "x.yaml:59: contract: mode versions needs its deletions, or the latest version of a deleted item stays; write on_remove: tombstones, or remove it"
 	if err == nil || err.Error() != want {
 		t.Errorf("error is %v, want %s", err, want)
 	}

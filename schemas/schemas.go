@@ -23,6 +23,8 @@ type Contract struct {
 	EventTime   string // name of the column that says when the reading was taken
 	Layout      Layout
 	OnModify    OnModify
+	OnRemove    OnRemove
+	OnExpire    OnExpire
 	Positions   bool // readings carry stream_shard and stream_seq
 
 	text []byte
@@ -45,6 +47,31 @@ const (
 	ModifyChanges OnModify = "changes" // a row of the changes table (default)
 	ModifyRow     OnModify = "row"     // a row of the readings table
 	ModifyReject  OnModify = "reject"  // in no table: refused and counted
+)
+
+// OnRemove says what the deletion of an item by a user becomes.
+type OnRemove string
+
+// What a deletion becomes.
+const (
+	RemoveTombstones OnRemove = "tombstones" // a row of the tombstones table (default)
+	RemoveReject     OnRemove = "reject"     // in no table: refused and counted
+)
+
+// OnExpire says what a removal by TTL becomes: the one on which the service's identity stands.
+type OnExpire string
+
+// What a removal by TTL becomes.
+const (
+	ExpireIgnore     OnExpire = "ignore"     // nothing: the lake keeps what the table lets go (default)
+	ExpireTombstones OnExpire = "tombstones" // a row of the tombstones table, as of a user's deletion
+)
+
+// Causes of a deletion, the values of column delete_cause.
+const (
+	CauseTTL     = "ttl"     // the service's identity stood on the removal
+	CauseUser    = "user"    // no identity stood on it: somebody asked for it
+	CauseUnknown = "unknown" // another identity, or none though the item had expired, or no stream record at all
 )
 
 // Keys are the primary key of the DynamoDB table.
@@ -99,7 +126,7 @@ const (
 	StreamCreatedAt System = "stream_created_at" // timestamp, ApproximateCreationDateTime, whole seconds; null where backfill cannot know it
 	StreamShard     System = "stream_shard"      // string, as received
 	StreamSeq       System = "stream_seq"        // string, as received
-	DeleteCause     System = "delete_cause"      // string: user or unknown
+	DeleteCause     System = "delete_cause"      // string: CauseTTL, CauseUser or CauseUnknown
 	ItemKeys        System = "item_keys"         // string: the key attributes as DynamoDB JSON
 	ItemJSON        System = "item"              // string: the new image as DynamoDB JSON
 	EventName       System = "event_name"        // string: INSERT, MODIFY or REMOVE

@@ -107,6 +107,17 @@ func (c *Contract) Tables() []Table {
 	return tables
 }
 
+const latestSuffix = "_latest"
+
+// LatestName is the name of the view that shows the latest version of each item of a mutable
+// table; "" for a table of readings, each of which is the only one of its item.
+func (c *Contract) LatestName() string {
+	if c.Mode != Versions {
+		return ""
+	}
+	return c.Name + latestSuffix
+}
+
 // LakeTable is the contract's lake table of a role. Rows of readings and changes lie in
 // the partition of their event time, all others in that of the record's creation, for they
 // may have no event time.
@@ -119,6 +130,11 @@ func (c *Contract) LakeTable(r Role) Table {
 	switch r {
 	case Readings:
 		t.Columns = append(slices.Clone(c.Columns), nullable(systemColumn(StreamCreatedAt)))
+		if c.Mode == Versions {
+			// Versions belong to an item, and the columns need not tell items apart: two key texts
+			// can be the same instant.
+			t.Columns = slices.Insert(t.Columns, len(c.Columns), systemColumn(ItemKeys))
+		}
 		if c.Positions || c.Mode == Versions {
 			// A row that was backfilled has no place in the stream.
 			t.Columns = append(t.Columns, nullable(systemColumn(StreamShard)), nullable(systemColumn(StreamSeq)))
@@ -177,7 +193,7 @@ func systemColumns(names ...System) []Column {
 
 var roleDescriptions = map[Role]string{
 	Changes:    "Rows of %s that were written over, as they read afterwards",
-	Tombstones: "Items of %s that somebody deleted",
+	Tombstones: "Items of %s that were deleted, and by whom",
 	Quarantine: "Records that are not in %s, with the reason",
 }
 
@@ -185,7 +201,7 @@ var systemDescriptions = map[System]string{
 	StreamCreatedAt: "When DynamoDB made the stream record, in whole seconds",
 	StreamShard:     "Shard of the stream record",
 	StreamSeq:       "Sequence number of the stream record, to compare as a number",
-	DeleteCause:     "Who deleted the item: user or unknown",
+	DeleteCause:     "Who deleted the item: user, ttl or unknown",
 	ItemKeys:        "Key attributes of the item as DynamoDB JSON",
 	ItemJSON:        "The item as DynamoDB JSON",
 	EventName:       "INSERT, MODIFY or REMOVE",

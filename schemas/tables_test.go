@@ -45,7 +45,7 @@ func TestTablesOfAnAppendOnlyContract(t *testing.T) {
 
 func TestTablesOfAMutableContract(t *testing.T) {
 	want := []string{
-		"dispositivos by actualizado_en: casa_id dispositivo_id tipo nombre? averia? actualizado_en stream_created_at? stream_shard? stream_seq?",
+		"dispositivos by actualizado_en: casa_id dispositivo_id tipo nombre? averia? actualizado_en item_keys stream_created_at? stream_shard? stream_seq?",
 		"dispositivos_tombstones by stream_created_at: casa_id? dispositivo_id? item_keys delete_cause stream_created_at stream_shard stream_seq",
 		"dispositivos_quarantine by stream_created_at: item_keys item? event_name reason detail contract_hash stream_created_at stream_shard? stream_seq?",
 	}
@@ -107,6 +107,14 @@ func TestTablesByCreationAreNotBoundByEventTime(t *testing.T) {
 	created = time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC) // before the contract's first partition
 	if reason, outside := late.LakeTable(Quarantine).Layout.Outside(created, created); outside {
 		t.Errorf("a quarantined row of a contract that begins later is outside: %s", reason)
+	}
+}
+
+func TestOnlyMutableTablesHaveAViewOfTheLatest(t *testing.T) {
+	for name, want := range map[string]string{"dispositivos": "dispositivos_latest", "lecturas": ""} {
+		if got := load(t, name).LatestName(); got != want {
+			t.Errorf("the view of %s is %q, want %q", name, got, want)
+		}
 	}
 }
 

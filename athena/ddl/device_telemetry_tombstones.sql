@@ -2,12 +2,12 @@ CREATE EXTERNAL TABLE IF NOT EXISTS `telemetrylake`.`device_telemetry_tombstones
   `device_id` string COMMENT 'Device, as printed on its label',
   `event_ts` timestamp COMMENT 'When the device took the reading, by its own clock',
   `item_keys` string COMMENT 'Key attributes of the item as DynamoDB JSON',
-  `delete_cause` string COMMENT 'Who deleted the item: user or unknown',
+  `delete_cause` string COMMENT 'Who deleted the item: user, ttl or unknown',
   `stream_created_at` timestamp COMMENT 'When DynamoDB made the stream record, in whole seconds',
   `stream_shard` string COMMENT 'Shard of the stream record',
   `stream_seq` string COMMENT 'Sequence number of the stream record, to compare as a number'
 )
-COMMENT 'Items of device_telemetry that somebody deleted'
+COMMENT 'Items of device_telemetry that were deleted, and by whom'
 PARTITIONED BY (
   `dt` string COMMENT 'UTC day of stream_created_at'
 )

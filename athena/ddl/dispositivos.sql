@@ -5,6 +5,7 @@ CREATE EXTERNAL TABLE IF NOT EXISTS `telemetrylake`.`dispositivos` (
   `nombre` string COMMENT 'What its owner calls it, may change',
   `averia` string COMMENT 'What is wrong with it, null while it works',
   `actualizado_en` timestamp COMMENT 'When the entry was written in this form',
+  `item_keys` string COMMENT 'Key attributes of the item as DynamoDB JSON',
   `stream_created_at` timestamp COMMENT 'When DynamoDB made the stream record, in whole seconds',
   `stream_shard` string COMMENT 'Shard of the stream record',
   `stream_seq` string COMMENT 'Sequence number of the stream record, to compare as a number'

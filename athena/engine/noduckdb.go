@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	"telemetrylake/athena"
 	"telemetrylake/schemas"
 )
 
@@ -15,6 +16,11 @@ type Lake struct{}
 // OpenLake fails with an error that wraps ErrNoDuckDB.
 func OpenLake(_ context.Context, root string, _ []schemas.Table) (*Lake, error) {
 	return nil, fmt.Errorf("open lake %s: %w; build it with CGO_ENABLED=1 and a C compiler on linux, darwin (amd64, arm64) or windows (amd64), or query the lake by Athena", root, ErrNoDuckDB)
+}
+
+// AddView fails as Query does.
+func (*Lake) AddView(_ context.Context, v athena.View) error {
+	return fmt.Errorf("add view %s: %w", v.Name, ErrNoDuckDB)
 }
 
 // Query fails: there is no Lake to call it on.

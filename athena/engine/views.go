@@ -9,8 +9,17 @@ import (
 	"slices"
 	"strings"
 
+	"telemetrylake/athena"
 	"telemetrylake/schemas"
 )
+
+// AddView makes a view over the tables of the lake, for queries after it.
+func (l *Lake) AddView(ctx context.Context, v athena.View) error {
+	if _, err := l.db.ExecContext(ctx, "CREATE VIEW "+quoteName(v.Name)+" AS "+v.SQL); err != nil {
+		return fmt.Errorf("add view %s: %w", v.Name, oneLine(ctx, err))
+	}
+	return nil
+}
 
 // addView makes the view of one table.
 func (l *Lake) addView(ctx context.Context, root string, t schemas.Table) error {

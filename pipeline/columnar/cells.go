@@ -2,6 +2,7 @@ package columnar
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -96,7 +97,7 @@ func newTableRows(mem memory.Allocator, c *schemas.Contract, role schemas.Role) 
 
 func (t *tableRows) newCell(c *schemas.Contract, col schemas.Column, b array.Builder) (cell, error) {
 	if col.System != "" {
-		return t.systemCell(col, b)
+		return t.systemCell(c, col, b)
 	}
 	appendValue, err := t.appendFunc(col, b)
 	if err != nil {
@@ -199,7 +200,7 @@ func captureOf(c *schemas.Contract, col schemas.Column) (func(*source) (types.At
 	}, nil
 }
 
-func (t *tableRows) systemCell(col schemas.Column, b array.Builder) (cell, error) {
+func (t *tableRows) systemCell(c *schemas.Contract, col schemas.Column, b array.Builder) (cell, error) {
 	if col.System == schemas.StreamCreatedAt {
 		return t.createdCell(col, b.(*array.TimestampBuilder)), nil
 	}
@@ -210,13 +211,7 @@ func (t *tableRows) systemCell(col schemas.Column, b array.Builder) (cell, error
 	case schemas.StreamSeq:
 		text = func(s *source) (string, error) { return string(s.record.Seq), nil }
 	case schemas.DeleteCause:
-		// A removal by TTL yields no row, and only the stream says who removed an item.
-		text = func(s *source) (string, error) {
-			if s.record.Shard == "" {
-				return "unknown", nil
-			}
-			return "user", nil
-		}
+		text = func(s *source) (string, error) { return deleteCause(c, s.record), nil }
 	case schemas.ItemKeys:
 		text = func(s *source) (string, error) { return s.itemJSON(s.record.Keys) }
 	case schemas.ItemJSON:
@@ -251,6 +246,31 @@ func (t *tableRows) systemCell(col schemas.Column, b array.Builder) (cell, error
 		}
 		return nil
 	}, nil
+}
+
+// deleteCause tells who removed an item. Only the stream says so, by the identity on its record,
+// and a removal without one is a user's. Two things cast doubt on that: an identity which is not
+// that of TTL, and an item that had expired, where the record shows it. Some stand-ins for DynamoDB
+// remove such items without saying who did.
+func deleteCause(c *schemas.Contract, r *pipeline.Record) string {
+	switch {
+	case r.Expired:
+		return schemas.CauseTTL
+	case r.Shard == "" || r.Foreign || hadExpired(r, c.TTL):
+		return schemas.CauseUnknown
+	}
+	return schemas.CauseUser
+}
+
+// hadExpired tells whether the item that r removed was past its time to live. Without an old
+// image nobody knows, and without TTL none ever is.
+func hadExpired(r *pipeline.Record, ttl string) bool {
+	v, ok := r.Old[ttl].(*types.AttributeValueMemberN)
+	if !ok {
+		return false
+	}
+	at, err := strconv.ParseFloat(v.Value, 64) // of seconds: exact for any that TTL heeds
+	return err == nil && at <= float64(r.Created.Unix())
 }
 
 // createdCell writes the record's creation, which nobody knows of a row that was read from

@@ -43,6 +43,7 @@ func (d *Decoder) Decode(c *schemas.Contract, batches []pipeline.Batch) (*pipeli
 		tables:     map[schemas.Role]*tableRows{},
 		partitions: map[int64]string{},
 		matches:    map[string]match{},
+		reasons:    map[string]int{},
 	}
 	defer w.release()
 	counts := map[pipeline.ShardID]pipeline.Counts{}
@@ -60,7 +61,7 @@ func (d *Decoder) Decode(c *schemas.Contract, batches []pipeline.Batch) (*pipeli
 	if err != nil {
 		return nil, fmt.Errorf("decode records of table %s: %w", c.Table, err)
 	}
-	return &pipeline.Rows{Groups: groups, Counts: counts}, nil
+	return &pipeline.Rows{Groups: groups, Counts: counts, Reasons: w.reasons}, nil
 }
 
 // A window gathers the rows of one call of Decode.
@@ -71,6 +72,7 @@ type window struct {
 	layout   schemas.Layout // bounds of event times
 	records  int
 	tables   map[schemas.Role]*tableRows
+	reasons  map[string]int // quarantined records
 
 	partitions map[int64]string // by the start of the hour, in which no partition of any layout ends
 	matches    map[string]match // by partition key, which recurs; sort keys do not
@@ -119,7 +121,11 @@ func (w *window) add(r *pipeline.Record, n *pipeline.Counts) error {
 			return fmt.Errorf("contract %s: on_modify %q is unknown", w.contract.Name, w.contract.OnModify)
 		}
 	case types.OperationTypeRemove:
-		if r.Expired {
+		if r.Expired && w.contract.OnExpire != schemas.ExpireTombstones {
+			return nil
+		}
+		if !r.Expired && w.contract.OnRemove == schemas.RemoveReject {
+			n.Ignored++
 			return nil
 		}
 		role, count = schemas.Tombstones, &n.Tombstones
@@ -139,10 +145,11 @@ func (w *window) add(r *pipeline.Record, n *pipeline.Counts) error {
 		return nil
 	}
 	n.Quarantined++
+	w.reasons[misfit.reason]++
 	w.src.refusal = misfit
 	misfit, err = w.append(schemas.Quarantine)
 	if err == nil && misfit != nil {
-		err = fmt.Errorf("quarantine it: %s: %s", misfit.reason, misfit.detail)
+		err = fmt.Errorf("quarantine it: %s", misfit.reason) // the detail repeats values, and errors are logged
 	}
 	return err
 }

@@ -38,6 +38,16 @@ func batch(records ...pipeline.Record) pipeline.Batch {
 	return pipeline.Batch{Shard: records[0].Shard, Records: records}
 }
 
+// text is an item as DynamoDB JSON.
+func text(t *testing.T, it item) string {
+	t.Helper()
+	b, err := appendItemJSON(nil, it)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 // onlyRow is the one row of a window, read by both readers, with its table.
 func onlyRow(t *testing.T, c *schemas.Contract, r pipeline.Record) (string, map[string]any, pipeline.Counts) {
 	t.Helper()
@@ -140,6 +150,7 @@ func TestQuarantineHoldsTheWholeRecord(t *testing.T) {
 
 func TestEveryOperationHasItsOutcome(t *testing.T) {
 	onModify := func(s string) []string { return []string{"on_modify: changes", "on_modify: " + s} }
+	expire := []string{"on_modify: changes", "on_expire: tombstones"}
 	versions := []string{"mode: append", "mode: versions", "on_modify: changes\n", "", "positions: false\n", ""}
 	for _, tc := range []struct {
 		name     string
@@ -155,6 +166,10 @@ func TestEveryOperationHasItsOutcome(t *testing.T) {
 		{"modify rejected", onModify("reject"), types.OperationTypeModify, false, "", pipeline.Counts{Ignored: 1}},
 		{"remove", nil, types.OperationTypeRemove, false, "types_tombstones", pipeline.Counts{Tombstones: 1}},
 		{"remove by TTL", nil, types.OperationTypeRemove, true, "", pipeline.Counts{}},
+		{"remove rejected", []string{"on_modify: changes", "on_remove: reject"}, types.OperationTypeRemove, false, "", pipeline.Counts{Ignored: 1}},
+		{"remove by TTL kept", expire, types.OperationTypeRemove, true, "types_tombstones", pipeline.Counts{Tombstones: 1}},
+		{"remove by TTL where a user's is rejected", []string{"on_modify: changes", "on_remove: reject"}, types.OperationTypeRemove, true, "", pipeline.Counts{}},
+		{"remove of a version", versions, types.OperationTypeRemove, false, "types_tombstones", pipeline.Counts{Tombstones: 1}},
 		{"insert of a version", versions, types.OperationTypeInsert, false, "types", pipeline.Counts{Rows: 1}},
 		{"modify of a version", versions, types.OperationTypeModify, false, "types", pipeline.Counts{Rows: 1}},
 	} {
@@ -175,6 +190,9 @@ func TestEveryOperationHasItsOutcome(t *testing.T) {
 			table, row, counts := onlyRow(t, c, r)
 			if table != tc.table || counts != tc.counts {
 				t.Errorf("row of %s: %v, counted %+v", table, row, counts)
+			}
+			if keys, ok := row["item_keys"]; ok != (table != "types_changes" && (table != "types" || c.Mode == schemas.Versions)) || ok && keys != text(t, r.Keys) {
+				t.Errorf("item_keys is %v", keys)
 			}
 			if seq, ok := row["stream_seq"]; ok != (table != "types" || c.Mode == schemas.Versions) || ok && seq != "5" {
 				t.Errorf("stream_seq is %v", seq)
@@ -213,6 +231,55 @@ func TestTombstonesLandWhateverTheKey(t *testing.T) {
 		keys := fmt.Sprintf(`{"pk":{"S":"%s"},"sk":{"S":"%s"}}`, tc.pk, tc.sk)
 		if row["device_id"] != tc.device || row["taken_at"] != tc.takenAt || row["item_keys"] != keys || row["delete_cause"] != "user" {
 			t.Errorf("%s %s: row is %v", tc.pk, tc.sk, row)
+		}
+	}
+}
+
+// Only an identity says that TTL removed an item, and nothing else is taken for its word: not that
+// the item had expired, as LocalStack leaves it, nor an identity of somebody else.
+func TestATombstoneSaysWhoDeleted(t *testing.T) {
+	c := typesContract(t, "on_modify: changes", "on_expire: tombstones")
+	past, future := N(fmt.Sprint(created.Unix()-1)), N(fmt.Sprint(created.Unix()+1))
+	for _, tc := range []struct {
+		name string
+		edit func(*pipeline.Record)
+		want string
+	}{
+		{"the service's identity", func(r *pipeline.Record) { r.Expired = true }, "ttl"},
+		{"the service's identity, on an item that had not expired", func(r *pipeline.Record) { r.Expired, r.Old = true, item{"expiresAt": future} }, "ttl"},
+		{"no identity", func(*pipeline.Record) {}, "user"},
+		{"no identity, not expired", func(r *pipeline.Record) { r.Old = item{"expiresAt": future} }, "user"},
+		{"no identity, never expires", func(r *pipeline.Record) { r.Old = item{} }, "user"},
+		{"no identity, a text for a time", func(r *pipeline.Record) { r.Old = item{"expiresAt": S("1")} }, "user"},
+		{"no identity, expired", func(r *pipeline.Record) { r.Old = item{"expiresAt": past} }, "unknown"},
+		{"no identity, expires in this second", func(r *pipeline.Record) { r.Old = item{"expiresAt": N(fmt.Sprint(created.Unix()))} }, "unknown"},
+		{"another identity", func(r *pipeline.Record) { r.Foreign = true }, "unknown"},
+		{"no stream record", func(r *pipeline.Record) { r.Shard = "" }, "unknown"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := reading("9", nil)
+			r.Op, r.New = types.OperationTypeRemove, nil
+			tc.edit(&r)
+			if table, row, _ := onlyRow(t, c, r); table != "types_tombstones" || row["delete_cause"] != tc.want {
+				t.Errorf("row of %s: %v", table, row)
+			}
+		})
+	}
+}
+
+// An append-only table whose contract keeps readings past their TTL is not touched by it: of the
+// removals that the service makes, nothing is in the lake.
+func TestExpiryLeavesNothingInTheLakeUnlessTheContractSaysSo(t *testing.T) {
+	for _, name := range []string{"device_telemetry", "sensor_readings", "lecturas", "dispositivos"} {
+		c := loadContract(t, name)
+		keys := item{}
+		for _, a := range c.Keys.Attributes() {
+			keys[a] = S("a")
+		}
+		r := pipeline.Record{Shard: "s", Seq: "1", Op: types.OperationTypeRemove, Created: created, Keys: keys, Expired: true}
+		rows := decode(t, checked(t), c, batch(r))
+		if len(rows.Groups) != 0 || rows.Counts["s"] != (pipeline.Counts{}) {
+			t.Errorf("%s: %d groups, counted %+v", name, len(rows.Groups), rows.Counts)
 		}
 	}
 }

@@ -76,11 +76,15 @@ func (e *Encoder) Encode(w io.Writer, rows arrow.RecordBatch, meta map[string]st
 // Empty writes a file of a table without any row: it has the columns and meta, and every
 // reader takes it for an empty table.
 func (e *Encoder) Empty(w io.Writer, t schemas.Table, meta map[string]string) error {
+	return e.emptyOf(w, t, meta)
+}
+
+func (f files) emptyOf(w io.Writer, t schemas.Table, meta map[string]string) error {
 	schema, err := ArrowSchema(t)
 	if err != nil {
 		return err
 	}
-	return e.empty(w, schema, meta)
+	return f.empty(w, schema, meta)
 }
 
 func (f files) empty(w io.Writer, schema *arrow.Schema, meta map[string]string) error {

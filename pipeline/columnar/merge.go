@@ -27,12 +27,33 @@ type Merger struct{ files }
 // NewMerger makes a Merger whose buffers lie in mem.
 func NewMerger(mem memory.Allocator, opts ...Option) *Merger { return &Merger{newFiles(mem, opts)} }
 
+// A PartError is why a part cannot be merged, with others or at all.
+type PartError struct {
+	Part int // its index among the parts
+	Err  error
+}
+
+func (e *PartError) Error() string { return e.Err.Error() }
+
+func (e *PartError) Unwrap() error { return e.Err }
+
+// BadPart returns the index of the part.
+func (e *PartError) BadPart() int { return e.Part }
+
+// blame says which part an error of its reader is about.
+func blame(part int, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &PartError{part, fmt.Errorf("%s part %d: %w", doing, part, err)}
+}
+
 // Merge writes the rows of all parts to w, sorted by the order columns, then stream_shard
 // and stream_seq where the parts have them, then by part and row. Each part must be sorted
 // so; the same parts in the same order give the same bytes. Row groups have at least
-// 250,000 rows and 2 MiB wherever there are the rows. It holds the parts' compressed bytes
-// and batchRows decoded rows of each. After an error throw away what was written: it may
-// look like a file.
+// 250,000 rows and 2 MiB wherever there are the rows. Of each part it holds one page and up to
+// batchRows decoded rows of each column. An error of a part is a *PartError. After an error throw
+// away what was written: it may look like a file.
 func (m *Merger) Merge(ctx context.Context, w io.Writer, parts []*io.SectionReader, order []string, meta map[string]string) error {
 	if len(parts) == 0 {
 		return errors.New("merge: there are no parts")
@@ -71,13 +92,13 @@ func (m *Merger) Merge(ctx context.Context, w io.Writer, parts []*io.SectionRead
 // openParts also returns what it opened before an error.
 func (m *Merger) openParts(ctx context.Context, parts []*io.SectionReader) (cursors []*cursor, total int64, err error) {
 	for i, p := range parts {
-		c, err := openCursor(ctx, m.mem, i, p)
+		c, err := openCursor(ctx, m.mem, i, p, rowsAtOnce(len(parts)))
 		if err != nil {
-			return cursors, 0, fmt.Errorf("open part %d: %w", i, err)
+			return cursors, 0, blame(i, "open", err)
 		}
 		cursors = append(cursors, c)
 		if !c.file.MetaData().Schema.Equals(cursors[0].file.MetaData().Schema) {
-			return cursors, 0, fmt.Errorf("part %d has another schema than part 0: %s, not %s", i, c.schema, cursors[0].schema)
+			return cursors, 0, &PartError{i, fmt.Errorf("part %d has another schema than part 0: %s, not %s", i, c.schema, cursors[0].schema)}
 		}
 		total += c.file.NumRows()
 	}
@@ -100,7 +121,7 @@ func startAll(cursors []*cursor, order []string) (cursorHeap, error) {
 	for _, c := range cursors {
 		ok, err := c.start(order)
 		if err != nil {
-			return nil, fmt.Errorf("read part %d: %w", c.part, err)
+			return nil, err
 		}
 		if ok {
 			heads = append(heads, c)
@@ -152,7 +173,7 @@ func mergeRows(ctx context.Context, mem memory.Allocator, cursors cursorHeap, ou
 		}
 		ok, err := c.settle()
 		if err != nil {
-			return fmt.Errorf("read part %d: %w", c.part, err)
+			return err
 		}
 		if ok {
 			heap.Fix(&cursors, 0)
@@ -179,13 +200,24 @@ type cursor struct {
 	rows   int // in batch
 }
 
-func openCursor(ctx context.Context, mem memory.Allocator, part int, p *io.SectionReader) (*cursor, error) {
-	f, err := file.NewParquetReader(p, file.WithReadProps(parquet.NewReaderProperties(mem)))
+// rowsAtOnce is how many rows of each of n parts are decoded at once: together no more than of a few
+// dozen, so that many parts need little more memory than few.
+func rowsAtOnce(n int) int64 { return int64(max(minBatchRows, min(batchRows, 32*batchRows/n))) }
+
+const minBatchRows = 1 << 10
+
+// openCursor recovers, as settle does, what the reader panics with on some damaged files.
+func openCursor(ctx context.Context, mem memory.Allocator, part int, p *io.SectionReader, batch int64) (c *cursor, err error) {
+	defer recovered(&err)
+	props := parquet.NewReaderProperties(mem)
+	// A page at a time, not a whole column of each part.
+	props.BufferedStreamEnabled, props.BufferSize = true, streamBuffer
+	f, err := file.NewParquetReader(p, file.WithReadProps(props))
 	if err != nil {
 		return nil, err
 	}
-	c := &cursor{part: part, file: f}
-	reader, err := pqarrow.NewFileReader(f, pqarrow.ArrowReadProperties{BatchSize: batchRows}, mem)
+	c = &cursor{part: part, file: f}
+	reader, err := pqarrow.NewFileReader(f, pqarrow.ArrowReadProperties{BatchSize: batch}, mem)
 	if err == nil {
 		c.schema, err = reader.Schema()
 	}
@@ -202,6 +234,16 @@ func openCursor(ctx context.Context, mem memory.Allocator, part int, p *io.Secti
 	// Without the metadata: whether a part has other metadata is no difference of schemas.
 	c.schema = arrow.NewSchema(c.schema.Fields(), nil)
 	return c, nil
+}
+
+// streamBuffer is how many bytes of a column are read ahead.
+const streamBuffer = 16 << 10
+
+// recovered makes an error of a panic.
+func recovered(err *error) {
+	if e := recover(); e != nil {
+		*err = fmt.Errorf("the reader panics: %v", e)
+	}
 }
 
 func (c *cursor) close() {
@@ -224,6 +266,18 @@ func (c *cursor) start(order []string) (bool, error) {
 // settle makes row a row of the batch, and reads the next batch if it has to. It is false
 // after the last row.
 func (c *cursor) settle() (bool, error) {
+	if c.row < c.rows {
+		return true, nil
+	}
+	ok, err := c.next()
+	if unsorted := (*PartError)(nil); errors.As(err, &unsorted) {
+		return ok, err
+	}
+	return ok, blame(c.part, "read", err)
+}
+
+func (c *cursor) next() (ok bool, err error) {
+	defer recovered(&err)
 	for c.row == c.rows {
 		if !c.reader.Next() {
 			if err := c.reader.Err(); err != nil && !errors.Is(err, io.EOF) {
@@ -265,7 +319,7 @@ func (c *cursor) checkOrder() error {
 }
 
 func (c *cursor) unsorted() error {
-	return fmt.Errorf("part %d is not sorted by %v", c.part, c.order)
+	return &PartError{c.part, fmt.Errorf("part %d is not sorted by %v", c.part, c.order)}
 }
 
 func (c *cursor) less(d *cursor) bool {
@@ -298,4 +352,9 @@ func (h cursorHeap) stillFirst() bool {
 		}
 	}
 	return true
+}
+
+// Empty writes an object of a table without any row.
+func (m *Merger) Empty(w io.Writer, t schemas.Table, meta map[string]string) error {
+	return m.emptyOf(w, t, meta)
 }

@@ -16,6 +16,11 @@ const (
 	ReasonOutsideProjection = "outside_projection" // an event time in a partition that no query looks at
 )
 
+// Reasons lists them.
+func Reasons() []string {
+	return []string{ReasonKey, ReasonMissing, ReasonType, ReasonRange, ReasonScale, ReasonFormat, ReasonOutsideProjection}
+}
+
 // A misfit says why a record does not fit its contract. nil means that it does.
 type misfit struct {
 	reason string
