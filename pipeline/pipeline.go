@@ -33,10 +33,25 @@ func (a SequenceNumber) Compare(b SequenceNumber) int {
 	return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y))
 }
 
-// A Position says up to where a shard has been committed.
+// A Position says up to where a shard has been committed. Its times are the server's clock, zero
+// where unknown: a shard of which all was read less than a day ago can have lost nothing.
 type Position struct {
-	Seq SequenceNumber // last committed number; "" before the first
-	End bool           // the shard is closed and committed to its end
+	Seq     SequenceNumber // last committed number; "" before the first
+	End     bool           // the shard is closed and committed to its end
+	Created time.Time      // of the last committed record, whole seconds rounded down
+	TipAt   time.Time      // all that had been created by then is committed
+	StartAt time.Time      // the start mark: reading began here at this time, not at the stream's beginning
+	MetAt   time.Time      // a listing of this time named the shard for the first time
+	Parent  ShardID        // which has to be read to its end first, as far as it is there
+	// LostAt is set for a shard whose ancestors came, held records for all that is known, and aged
+	// out unseen: all that had been created by then was. A gap of the shard says so, once it is
+	// written: see Orphaned.
+	LostAt time.Time
+}
+
+// Orphaned reports whether the gap of the shard's ancestors is still to be written.
+func (p Position) Orphaned() bool {
+	return !p.LostAt.IsZero() && p.Seq == "" && !p.End && !p.TipAt.After(p.LostAt)
 }
 
 // A Record is one item-level change.
@@ -46,8 +61,10 @@ type Record struct {
 	Op      types.OperationType
 	Created time.Time // ApproximateCreationDateTime: whole seconds, rounded down
 	Expired bool      // a removal by TTL: the service's identity stood on it
+	Foreign bool      // a removal on which another identity stood
 	Keys    map[string]types.AttributeValue
 	New     map[string]types.AttributeValue // nil for REMOVE
+	Old     map[string]types.AttributeValue // what a REMOVE removed, where the stream has old images
 }
 
 // A Batch is a run of consecutive records of one shard.
@@ -56,6 +73,10 @@ type Batch struct {
 	Records []Record
 	End     bool // the shard is closed and nothing follows these records
 	Bytes   int  // size of the records as received, 0 if unknown
+
+	// Missing is set where records between the shard's position and the first of these aged
+	// out. A batch may hold nothing else: what is missing is written down as soon as it is known.
+	Missing *Missing
 }
 
 // A Shard is what a listing says of a shard.
@@ -63,6 +84,11 @@ type Shard struct {
 	Stream string // ARN
 	ID     ShardID
 	Parent ShardID // "" for a root, also when the parent is no longer listed
+
+	Orphan bool // the parent is neither there nor ever was met
+
+	MetAt   time.Time // the listing's time, by the server's clock; stored with a shard that is new
+	StartAt time.Time // the start mark to store with a shard that is new; zero: none
 }
 
 // An Object is what a listing says of a stored object.

@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -32,17 +30,6 @@ func TestAnUnlistedParentThatWasFinishedFreesItsChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantValues(t, l, 1)
-}
-
-func TestAnUnlistedParentThatWasNotFinishedStopsTheReader(t *testing.T) {
-	s := &stub{shards: []*stubShard{{id: "b", parent: "a", pages: [][]int{{1}}, open: true}}}
-	c, l := newCheckpoint(), log{}
-	c.committed["a"] = pipeline.Position{Seq: seq(0)}
-	_, err := drive(t, s.reader(c, Options{}), c, &l, 5)
-	wantTrimmed(t, err, "shard a", string(seq(0)))
-	if len(l) > 0 {
-		t.Error("the child was read before its parent was accounted for")
-	}
 }
 
 func TestAListingThatLeavesOutAParentDoesNotFreeItsChild(t *testing.T) {
@@ -171,25 +158,6 @@ func TestAnErrorThatWaitingDoesNotHealIsReturned(t *testing.T) {
 	}
 }
 
-func TestAnExpiredIteratorOfAShardThatIsGoneStopsTheReader(t *testing.T) {
-	a := &stubShard{id: "a", pages: [][]int{{1}, {2}}, open: true}
-	s := &stub{shards: []*stubShard{a}}
-	c, l := newCheckpoint(), log{}
-	r := s.reader(c, Options{})
-	if _, err := drive(t, r, c, &l, 1); err != nil {
-		t.Fatal(err)
-	}
-	a.gone = true
-	s.fail = func(op, _ string) string {
-		if op == "GetRecords" {
-			return "ExpiredIteratorException"
-		}
-		return ""
-	}
-	_, err := drive(t, r, c, &l, 1)
-	wantTrimmed(t, err, "shard a", string(seq(1)))
-}
-
 func TestAServerThatStartsOverIsNotBelieved(t *testing.T) {
 	s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1, 2}}, open: true, restarts: true}}}
 	c, l := newCheckpoint(), log{}
@@ -200,24 +168,6 @@ func TestAServerThatStartsOverIsNotBelieved(t *testing.T) {
 	if len(l) > 0 {
 		t.Error("records were emitted twice")
 	}
-}
-
-func TestAFreshStreamThatCallsItsBeginningTrimmedIsReadAgain(t *testing.T) {
-	s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1}}, open: true}}}
-	n := 0
-	s.fail = func(op, _ string) string {
-		if op == "GetRecords" {
-			if n++; n == 1 {
-				return "TrimmedDataAccessException"
-			}
-		}
-		return ""
-	}
-	c, l := newCheckpoint(), log{}
-	if _, err := drive(t, s.reader(c, Options{}), c, &l, 5); err != nil {
-		t.Fatal(err)
-	}
-	wantValues(t, l, 1)
 }
 
 func TestARecordThatLacksWhatItMustHaveIsAnErrorOfItsShard(t *testing.T) {
@@ -262,84 +212,6 @@ func TestOnlyTheServiceItselfExpiresItems(t *testing.T) {
 	}
 }
 
-func TestRunWaitsBetweenRoundsThatFindNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1}, {2}}, open: true}}}
-		c, l := newCheckpoint(), log{}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		err := s.reader(c, Options{Poll: time.Second, Idle: 10 * time.Second}).Run(ctx, l.emit)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		wantValues(t, l, 1, 2)
-		if n := s.calls["GetRecords"]; n < 355 || n > 365 {
-			t.Errorf("%d pages were read in an hour", n)
-		}
-		if n := s.calls["DescribeStream"]; n < 50 || n > 61 {
-			t.Errorf("%d listings in an hour", n)
-		}
-	})
-}
-
-func TestRunReadsFullPagesWithoutWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := &stubShard{id: "a", open: true}
-		for i := range 100 {
-			a.pages = append(a.pages, []int{2 * i, 2*i + 1})
-		}
-		s := &stub{shards: []*stubShard{a}}
-		c, l := newCheckpoint(), log{}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		err := s.reader(c, Options{PageLimit: 2, Poll: time.Minute, Idle: time.Minute}).Run(ctx, l.emit)
-		if !errors.Is(err, context.DeadlineExceeded) || len(l.records()) != 200 {
-			t.Errorf("read %d records, %v", len(l.records()), err)
-		}
-	})
-}
-
-func TestRunLeavesAFailingShardAloneEverLonger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1}}, open: true}, {id: "b", pages: [][]int{{2}}, open: true}}}
-		s.fail = func(_, shard string) string {
-			if shard == "b" {
-				return "ThrottlingException"
-			}
-			return ""
-		}
-		c, l := newCheckpoint(), log{}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		err := s.reader(c, Options{Idle: time.Second, RetryBase: time.Second, RetryCap: time.Minute}).Run(ctx, l.emit)
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		wantValues(t, l, 1)
-		// At most once in half a minute, once the wait has grown.
-		if n := s.calls["GetShardIterator b"]; n < 60 || n > 130 {
-			t.Errorf("the failing shard was tried %d times in an hour", n)
-		}
-		if n := s.calls["GetRecords a"]; n < 3000 {
-			t.Errorf("the other shard was read %d times in an hour", n)
-		}
-	})
-}
-
-func TestRunEndsWhileItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stub{shards: []*stubShard{{id: "a", open: true}}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.reader(newCheckpoint(), Options{Idle: 1000 * time.Hour}).Run(ctx, (&log{}).emit) }()
-		synctest.Wait()
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v", err)
-		}
-	})
-}
-
 func TestReplayReadsOnThroughEmptyPagesAndThrottling(t *testing.T) {
 	pages := [][]int{{1}}
 	for range 30 {
@@ -355,7 +227,7 @@ func TestReplayReadsOnThroughEmptyPagesAndThrottling(t *testing.T) {
 		return ""
 	}
 	var l log
-	r := s.reader(newCheckpoint(), Options{Poll: time.Microsecond})
+	r := s.reader(newCheckpoint(), Options{Floor: time.Microsecond})
 	if err := r.Replay(t.Context(), []pipeline.Range{{Shard: "a", First: seq(1), Last: seq(2)}}, l.emit); err != nil {
 		t.Fatal(err)
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,8 +26,11 @@ var start = time.Date(2026, 3, 2, 8, 0, 0, 0, time.UTC)
 
 // A checkpoint is a lane's memory: what is committed, and which shards were owned.
 type checkpoint struct {
+	mu        sync.Mutex
 	committed map[pipeline.ShardID]pipeline.Position
 	owned     []pipeline.Shard
+	forgotten []pipeline.ShardID
+	queries   int
 	fail      func(pipeline.ShardID) error
 }
 
@@ -33,28 +38,56 @@ func newCheckpoint() *checkpoint {
 	return &checkpoint{committed: map[pipeline.ShardID]pipeline.Position{}}
 }
 
+func (c *checkpoint) All(context.Context) (map[pipeline.ShardID]pipeline.Position, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queries++
+	return maps.Clone(c.committed), nil
+}
+
+func (c *checkpoint) Forget(_ context.Context, unlisted []pipeline.ShardID, at time.Time) error {
+	if at.IsZero() {
+		return errors.New("no time")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgotten = append(c.forgotten, unlisted...)
+	return nil
+}
+
 func (c *checkpoint) Own(_ context.Context, s pipeline.Shard) (pipeline.Position, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.fail != nil {
 		if err := c.fail(s.ID); err != nil {
 			return pipeline.Position{}, err
 		}
 	}
 	c.owned = append(c.owned, s)
-	pos := c.committed[s.ID]
+	pos, ok := c.committed[s.ID]
+	if !ok {
+		pos = pipeline.Position{MetAt: s.MetAt, StartAt: s.StartAt}
+	}
 	c.committed[s.ID] = pos
 	return pos, nil
 }
 
 func (c *checkpoint) Position(_ context.Context, id pipeline.ShardID) (pipeline.Position, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	pos, ok := c.committed[id]
 	return pos, ok, nil
 }
 
 func (c *checkpoint) commit(batches ...pipeline.Batch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, b := range batches {
 		pos := c.committed[b.Shard]
 		if n := len(b.Records); n > 0 {
-			pos.Seq = b.Records[n-1].Seq
+			pos.Seq, pos.Created = b.Records[n-1].Seq, b.Records[n-1].Created
+		} else if b.Missing != nil {
+			pos.TipAt = b.Missing.To
 		}
 		pos.End = pos.End || b.End
 		c.committed[b.Shard] = pos
@@ -139,6 +172,15 @@ func (w *world) reader(c *checkpoint, o Options) *Reader {
 	return New(dynamodbstreams.NewFromConfig(w.env.AWSConfig()), o)
 }
 
+// poller returns a reader that waits for next to nothing, on the machine's clock.
+func (w *world) poller(c *checkpoint, o Options) *Reader {
+	r := w.reader(c, o)
+	r.o.Now = time.Now
+	r.o.Floor, r.o.Ceiling, r.o.Budget = time.Microsecond, time.Microsecond, 1e6
+	r.bucket = newBucket(1e6)
+	return r
+}
+
 // put writes n items with rising values, each under a key of its own unless keys are given.
 func (w *world) put(n int, keys ...string) {
 	w.t.Helper()
@@ -161,9 +203,15 @@ func (w *world) put(n int, keys ...string) {
 // catchUp reads until the reader is caught up and commits after every round.
 func (w *world) catchUp(r *Reader, c *checkpoint, l *log) RoundInfo {
 	w.t.Helper()
+	return w.readOn(c, l, r.Round)
+}
+
+// readOn is catchUp by Round or by Poll.
+func (w *world) readOn(c *checkpoint, l *log, read func(context.Context, func(pipeline.Batch) error) (RoundInfo, error)) RoundInfo {
+	w.t.Helper()
 	for range 1000 {
 		n := len(*l)
-		info, err := r.Round(w.t.Context(), l.emit)
+		info, err := read(w.t.Context(), l.emit)
 		if err != nil {
 			w.t.Fatal(err)
 		}

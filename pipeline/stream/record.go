@@ -3,6 +3,8 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams/types"
@@ -17,7 +19,8 @@ const (
 )
 
 // convert reads a page of one shard's records. Their numbers must rise from after: a server
-// that starts over where it should go on would double rows, so the page is refused.
+// that starts over where it should go on would double rows, so the page is refused. Reading it
+// again gives the same, so a person is needed; the contract's own misfits are no matter of the page.
 func convert(shard pipeline.ShardID, after pipeline.SequenceNumber, page []types.Record) (pipeline.Batch, error) {
 	b := pipeline.Batch{Shard: shard}
 	if len(page) == 0 {
@@ -27,10 +30,12 @@ func convert(shard pipeline.ShardID, after pipeline.SequenceNumber, page []types
 	for i := range page {
 		rec, size, err := convertRecord(shard, &page[i])
 		if err != nil {
-			return b, fmt.Errorf("read record of shard %s after %q: %w", shard, after, err)
+			return b, pipeline.NeedPerson(fmt.Errorf("read record of shard %s after %q: %w", shard, after, err),
+				"check the table's stream and the endpoint that is called; nothing behind this record is read")
 		}
 		if rec.Seq.Compare(after) <= 0 {
-			return b, fmt.Errorf("read shard %s: record %s came after %s: the server does not keep the order of sequence numbers", shard, rec.Seq, after)
+			return b, pipeline.NeedPerson(fmt.Errorf("read shard %s: record %s came after %s: the server does not keep the order of sequence numbers", shard, rec.Seq, after),
+				"check the endpoint that is called; it cannot be read exactly once")
 		}
 		after = rec.Seq
 		b.Records[i] = rec
@@ -43,6 +48,9 @@ func convertRecord(shard pipeline.ShardID, in *types.Record) (rec pipeline.Recor
 	d := in.Dynamodb
 	if d == nil || aws.ToString(d.SequenceNumber) == "" {
 		return rec, 0, errors.New("it has no sequence number")
+	}
+	if strings.Trim(*d.SequenceNumber, "0123456789") != "" {
+		return rec, 0, fmt.Errorf("its sequence number %.64q is no number", *d.SequenceNumber)
 	}
 	rec = pipeline.Record{
 		Shard: shard,
@@ -57,16 +65,19 @@ func convertRecord(shard pipeline.ShardID, in *types.Record) (rec pipeline.Recor
 	case d.ApproximateCreationDateTime == nil:
 		return rec, 0, fmt.Errorf("record %s has no creation time", rec.Seq)
 	}
-	rec.Created = d.ApproximateCreationDateTime.UTC()
+	// AWS rounds down to the second; moto does not.
+	rec.Created = d.ApproximateCreationDateTime.UTC().Truncate(time.Second)
 	switch in.EventName {
 	case types.OperationTypeInsert, types.OperationTypeModify:
 		if d.NewImage == nil {
 			return rec, 0, fmt.Errorf("record %s (%s) has no new image: the stream's view type must be NEW_IMAGE or NEW_AND_OLD_IMAGES", rec.Seq, in.EventName)
 		}
 	case types.OperationTypeRemove:
-		rec.New = nil
+		rec.New, rec.Old = nil, d.OldImage
 		if id := in.UserIdentity; id != nil {
-			rec.Expired = aws.ToString(id.Type) == ttlIdentity && aws.ToString(id.PrincipalId) == ttlPrincipal
+			kind, who := aws.ToString(id.Type), aws.ToString(id.PrincipalId)
+			rec.Expired = kind == ttlIdentity && who == ttlPrincipal
+			rec.Foreign = !rec.Expired && kind+who != ""
 		}
 	default:
 		return rec, 0, fmt.Errorf("record %s has the unknown event name %q", rec.Seq, in.EventName)

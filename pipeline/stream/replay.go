@@ -102,7 +102,7 @@ func (p *replay) rest(ctx context.Context) error {
 	if p.empty <= 20 {
 		return ctx.Err()
 	}
-	return pipeline.Wait(ctx, p.r.o.Poll)
+	return pipeline.Wait(ctx, p.r.o.Floor)
 }
 
 func (p *replay) missing(err error) error {

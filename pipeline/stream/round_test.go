@@ -18,19 +18,24 @@ import (
 )
 
 func TestEveryRecordOfEveryShardIsReadOnce(t *testing.T) {
-	for _, parallel := range []int{1, 3} {
+	for _, parallel := range []int{0, 1, 3} {
 		t.Run(fmt.Sprint(parallel), func(t *testing.T) {
 			w := newWorld(t, 4)
 			c, l := newCheckpoint(), log{}
-			r := w.reader(c, Options{PageLimit: 7, Parallel: parallel})
+			read := w.reader(c, Options{PageLimit: 7}).Round
+			if parallel > 0 {
+				read = w.poller(c, Options{PageLimit: 7, Parallel: parallel}).Poll
+			}
 			w.put(200)
-			info := w.catchUp(r, c, &l)
+			info := w.readOn(c, &l, read)
 			w.wantAll(l)
 			if len(info.Shards) != 4 || info.Count(Tip) != 4 || len(c.owned) != 4 {
 				t.Errorf("shards %+v, %d owned", info.Shards, len(c.owned))
 			}
 			w.put(3)
-			w.catchUp(r, c, &l)
+			for range 3 {
+				w.readOn(c, &l, read)
+			}
 			w.wantAll(l)
 			for _, b := range l {
 				if len(b.Records) == 0 || len(b.Records) > 7 || b.End || b.Bytes <= 0 {
@@ -190,7 +195,7 @@ func TestAShardThatClosesWithoutRecordsStillEnds(t *testing.T) {
 func TestShardsThatSplitWhileTheyAreReadKeepTheOrderOfEachItem(t *testing.T) {
 	w := newWorld(t, 3)
 	c, l := newCheckpoint(), log{}
-	r := w.reader(c, Options{PageLimit: 4, Parallel: 2})
+	r := w.reader(c, Options{PageLimit: 4})
 	for i := range 6 {
 		w.put(40, "a", "b", "c", "d", "e", "f", "g")
 		if _, err := r.Round(t.Context(), l.emit); err != nil {
@@ -249,11 +254,11 @@ func TestResetReadsAgainWhatWasNotCommitted(t *testing.T) {
 func TestAPageIsEmittedAgainWhenEmitFailed(t *testing.T) {
 	w := newWorld(t, 3)
 	c, l := newCheckpoint(), log{}
-	r := w.reader(c, Options{PageLimit: 4, Parallel: 3})
+	r := w.poller(c, Options{PageLimit: 4, Parallel: 3})
 	w.put(40)
 	broken, n := errors.New("broken"), 0
 	for range 200 {
-		info, err := r.Round(t.Context(), func(b pipeline.Batch) error {
+		info, err := r.Poll(t.Context(), func(b pipeline.Batch) error {
 			if n++; n%2 == 0 {
 				return broken
 			}
@@ -282,37 +287,6 @@ func TestAnIteratorThatExpiredIsIssuedAgain(t *testing.T) {
 	}
 	w.catchUp(r, c, &l)
 	w.wantAll(l)
-}
-
-func TestTrimmedRecordsStopTheReaderLoudly(t *testing.T) {
-	w := newWorld(t, 1)
-	c, l := newCheckpoint(), log{}
-	w.put(10)
-	if _, err := w.reader(c, Options{PageLimit: 3}).Round(t.Context(), l.emit); err != nil {
-		t.Fatal(err)
-	}
-	c.commit(l...)
-	w.clock.Advance(25 * time.Hour)
-	w.put(5)
-	n := len(l)
-	_, err := w.reader(c, Options{}).Round(t.Context(), l.emit)
-	wantTrimmed(t, err, string(l[0].Shard), string(l[0].Records[2].Seq))
-	if len(l) != n {
-		t.Error("records were emitted past the gap")
-	}
-}
-
-func TestRecordsTrimmedBehindABlockedConsumerStopTheReader(t *testing.T) {
-	w := newWorld(t, 1)
-	c, l := newCheckpoint(), log{}
-	r := w.reader(c, Options{PageLimit: 3})
-	w.put(10)
-	if _, err := r.Round(t.Context(), l.emit); err != nil {
-		t.Fatal(err)
-	}
-	w.clock.Advance(25 * time.Hour)
-	_, err := r.Round(t.Context(), l.emit)
-	wantTrimmed(t, err, string(l[0].Shard), string(l[0].Records[2].Seq))
 }
 
 func TestAFirstReaderOfAnOldStreamBeginsWhereTheStreamDoes(t *testing.T) {
@@ -362,7 +336,7 @@ func TestRunEndsWithADisabledStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.reader(c, Options{Poll: time.Microsecond, Idle: time.Microsecond}).Run(t.Context(), l.emit); err != nil {
+	if err := w.reader(c, Options{Floor: time.Microsecond}).Run(t.Context(), l.emit); err != nil {
 		t.Fatal(err)
 	}
 	w.wantAll(l)

@@ -27,6 +27,13 @@ type stub struct {
 	noFilter    bool                          // CHILD_SHARDS is refused
 	fail        func(op, shard string) string // the error's name, "" for none
 	calls       map[string]int                // by operation, and by operation and shard
+	now         func() time.Time              // the server's clock; nil: answers do not say
+	ranges      bool                          // listings say which numbers a shard may have
+	comesBack   bool                          // each page of a listing but the first says that it goes on behind the first
+	delay       time.Duration                 // of each call
+	noNext      int                           // so many pages come without a next iterator
+	viewType    string                        // "": not said
+	page        *string                       // the records of every page, as they are sent; nil: the shard's
 }
 
 type stubShard struct {
@@ -36,6 +43,8 @@ type stubShard struct {
 	open       bool
 	gone       bool
 	restarts   bool // AFTER_SEQUENCE_NUMBER is ignored
+	trimmed    int  // records up to this value are gone, and positions before it
+	created    map[int]time.Time
 	records    map[int]string
 }
 
@@ -73,6 +82,11 @@ type stubRequest struct {
 }
 
 func (s *stub) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.delay > 0 {
+		if err := pipeline.Wait(r.Context(), s.delay); err != nil {
+			return nil, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var in stubRequest
@@ -107,9 +121,16 @@ func (s *stub) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.page != nil && op == "GetRecords" {
+		text = []byte(`{"Records":[` + *s.page + `]}`)
+	}
+	header := http.Header{"Content-Type": {"application/x-amz-json-1.0"}}
+	if s.now != nil {
+		header.Set("Date", s.now().UTC().Format(http.TimeFormat))
+	}
 	return &http.Response{
 		StatusCode: status, Status: http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {"application/x-amz-json-1.0"}}, Request: r,
+		Header: header, Request: r,
 		Body: io.NopCloser(strings.NewReader(string(text))), ContentLength: int64(len(text)),
 	}, nil
 }
@@ -134,6 +155,9 @@ func (s *stub) answer(op, shard string, in stubRequest) (body any, failure strin
 	}
 	if op == "GetShardIterator" {
 		page := 0
+		if in.SequenceNumber != "" && pipeline.SequenceNumber(in.SequenceNumber).Compare(seq(sh.trimmed)) <= 0 && sh.trimmed > 0 {
+			return nil, "TrimmedDataAccessException"
+		}
 		for in.SequenceNumber != "" && !sh.restarts && page < len(sh.pages) {
 			p := sh.pages[page]
 			if n := len(p); n > 0 {
@@ -151,14 +175,21 @@ func (s *stub) answer(op, shard string, in stubRequest) (body any, failure strin
 	records := []any{}
 	if page < len(sh.pages) {
 		for _, n := range sh.pages[page] {
+			if sh.trimmed > 0 && n <= sh.trimmed {
+				continue
+			}
 			text, ok := sh.records[n]
 			if !ok {
-				text = fmt.Sprintf(`{"eventName":"INSERT","dynamodb":{"ApproximateCreationDateTime":1772438400,"Keys":{"id":{"S":"k%d"}},"NewImage":{"v":{"N":"%d"}},"SequenceNumber":"%s"}}`, n, n, seq(n))
+				text = fmt.Sprintf(`{"eventName":"INSERT","dynamodb":{"ApproximateCreationDateTime":%d,"Keys":{"id":{"S":"k%d"}},"NewImage":{"v":{"N":"%d"}},"SequenceNumber":"%s"}}`, sh.createdAt(n).Unix(), n, n, seq(n))
 			}
 			records = append(records, json.RawMessage(text))
 		}
 	}
 	out := map[string]any{"Records": records}
+	if s.noNext > 0 {
+		s.noNext--
+		return out, ""
+	}
 	if page+1 < len(sh.pages) {
 		out["NextShardIterator"] = shard + "|" + strconv.Itoa(page+1)
 	} else if sh.open {
@@ -167,21 +198,43 @@ func (s *stub) answer(op, shard string, in stubRequest) (body any, failure strin
 	return out, ""
 }
 
+func (sh *stubShard) createdAt(n int) time.Time {
+	if at, ok := sh.created[n]; ok {
+		return at
+	}
+	return start
+}
+
+// numbers is what a listing says of the shard's possible numbers.
+func (sh *stubShard) numbers() map[string]string {
+	m := map[string]string{"StartingSequenceNumber": string(seq(0))}
+	if !sh.open {
+		m["EndingSequenceNumber"] = string(seq(99999))
+	}
+	return m
+}
+
 func (s *stub) describe(children bool, parent string, in stubRequest) (body any, failure string) {
 	if children && s.noFilter {
 		return nil, "ValidationException"
 	}
 	listed := []any{}
 	last := ""
+	if s.comesBack && in.ExclusiveStart != "" && !children {
+		last = s.shards[0].id
+	}
 	started := in.ExclusiveStart == ""
 	for _, sh := range s.shards {
 		if started && !sh.gone && (!children || sh.parent == parent) {
 			if s.perDescribe > 0 && len(listed) == s.perDescribe {
-				last = listed[len(listed)-1].(map[string]string)["ShardId"]
+				last = listed[len(listed)-1].(map[string]any)["ShardId"].(string)
 				break
 			}
 			if sh.hidden == 0 {
-				m := map[string]string{"ShardId": sh.id}
+				m := map[string]any{"ShardId": sh.id}
+				if s.ranges {
+					m["SequenceNumberRange"] = sh.numbers()
+				}
 				if sh.parent != "" {
 					m["ParentShardId"] = sh.parent
 				}
@@ -193,6 +246,9 @@ func (s *stub) describe(children bool, parent string, in stubRequest) (body any,
 		started = started || sh.id == in.ExclusiveStart
 	}
 	d := map[string]any{"StreamArn": stubARN, "StreamStatus": "ENABLED", "Shards": listed}
+	if s.viewType != "" {
+		d["StreamViewType"] = s.viewType
+	}
 	if last != "" {
 		d["LastEvaluatedShardId"] = last
 	}

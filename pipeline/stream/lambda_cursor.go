@@ -1,0 +1,276 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/middleware"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams/types"
+	smithy "github.com/aws/smithy-go/middleware"
+
+	"telemetrylake/pipeline"
+)
+
+// retention is how long a stream holds its records: DynamoDB's developer guide, Streams.
+const retention = 24 * time.Hour
+
+// A cursor reads one shard from a committed position on, for as long as one invocation lasts.
+type cursor struct {
+	f     *Function
+	shard pipeline.ShardID
+	from  pipeline.Position
+
+	last     pipeline.SequenceNumber // of the records read so far, else from's
+	iterator string
+	lost     bool // from is older than what the stream holds: reading begins where the stream does
+	orphan   bool // what its ancestors held is still to be reported as missing
+	suspect  bool // the service said once that it has no such shard
+	gone     bool // the service has no such shard any more
+	ended    bool
+	empty    int // pages in a row
+	read     int // records
+}
+
+// A cursorPage is one answer of GetRecords.
+type cursorPage struct {
+	batch pipeline.Batch // Missing is set where records before these aged out
+	ids   []string       // eventID of each record
+	at    time.Time      // the server's clock when it answered
+}
+
+func (f *Function) cursor(id pipeline.ShardID, from pipeline.Position) *cursor {
+	return &cursor{f: f, shard: id, from: from, last: from.Seq, orphan: from.Orphaned()}
+}
+
+// next reads a page. Throttling and the service's own failures are waited out until ctx is
+// done. A shard that is gone ends, with what is missing of it.
+func (c *cursor) next(ctx context.Context) (cursorPage, error) {
+	for n := 0; ; {
+		p, err := c.try(ctx)
+		switch {
+		case err == nil:
+			return p, nil
+		case (trimmed(err) || invalid(err)) && !c.lost && c.begun() != "":
+			// What is behind the position is no longer there.
+			c.lost, c.iterator = true, ""
+			continue
+		case notFound(err) && c.suspect:
+			return c.vanished(), nil
+		case notFound(err):
+			// One answer is not believed: a complete listing that is made after it must agree.
+			c.iterator = ""
+			if err := c.f.list(ctx); err != nil {
+				return p, err
+			}
+			_, named := c.f.shards[c.shard]
+			c.suspect = !named
+		case invalid(err) && c.last != "":
+			return p, pipeline.NeedPerson(fmt.Errorf("the service does not take position %s for one of shard %s: %w", c.last, c.shard, err),
+				"the checkpoint is of another stream or was damaged: restore it, or rebuild the lane's positions from the lake")
+		case expired(err) || trimmed(err):
+			c.iterator = "" // the beginning moved on between two calls
+		case !passes(ctx, err):
+			return p, err
+		}
+		c.f.log.Info("shard not read, trying again", "shard", c.shard, "after", c.last, "cause", err)
+		if err := pipeline.Wait(ctx, backoff(n, c.f.o.RetryBase, c.f.o.RetryCap)); err != nil {
+			return p, err
+		}
+		n++
+	}
+}
+
+func (c *cursor) try(ctx context.Context) (cursorPage, error) {
+	var p cursorPage
+	if c.iterator == "" {
+		in := &dynamodbstreams.GetShardIteratorInput{
+			StreamArn: &c.f.o.StreamARN, ShardId: aws.String(string(c.shard)),
+			ShardIteratorType: types.ShardIteratorTypeTrimHorizon,
+		}
+		switch begins := c.begun(); {
+		case c.lost || begins == "":
+		case c.last != "":
+			in.ShardIteratorType = types.ShardIteratorTypeAfterSequenceNumber
+			in.SequenceNumber = aws.String(string(begins))
+		default:
+			in.ShardIteratorType = types.ShardIteratorTypeAtSequenceNumber
+			in.SequenceNumber = aws.String(string(begins))
+		}
+		c.f.calls.Iterators++
+		out, err := call(ctx, in, c.f.client.GetShardIterator)
+		if err != nil {
+			return p, fmt.Errorf("get iterator of shard %s after %q: %w", c.shard, c.last, err)
+		}
+		c.iterator = aws.ToString(out.ShardIterator)
+	}
+	in := &dynamodbstreams.GetRecordsInput{ShardIterator: &c.iterator}
+	if c.f.o.PageLimit > 0 {
+		in.Limit = aws.Int32(int32(c.f.o.PageLimit))
+	}
+	c.f.calls.GetRecords++
+	out, err := call(ctx, in, c.f.client.GetRecords)
+	if err != nil {
+		return p, fmt.Errorf("read shard %s after %q: %w", c.shard, c.last, err)
+	}
+	p.at = c.f.serverTime(out.ResultMetadata)
+	if p.batch, err = convert(c.shard, c.last, out.Records); err != nil {
+		return p, err
+	}
+	for _, r := range out.Records {
+		p.ids = append(p.ids, aws.ToString(r.EventID))
+	}
+	c.iterator = aws.ToString(out.NextShardIterator)
+	if c.empty++; len(out.Records) > 0 {
+		c.empty = 0
+	}
+	c.afterMark(&p)
+	if n := len(p.batch.Records); n > 0 {
+		// From here on an iterator is asked for behind a record that was there a moment ago.
+		if c.lost {
+			c.lost = false
+			p.batch.Missing = c.missing(p.batch.Records[0].Created, p.at)
+		}
+		c.last = p.batch.Records[n-1].Seq
+		c.read += n
+	}
+	if c.iterator == "" {
+		c.ended, p.batch.End = true, true
+	}
+	if c.orphan && (len(p.batch.Records) > 0 || c.ended || c.empty == maxEmptyTip) {
+		c.orphan = false
+		m := pipeline.Missing{Cause: pipeline.GapVanished, From: later(seenBy(c.from), c.from.LostAt), To: p.at}
+		if len(p.batch.Records) > 0 {
+			m.To = p.batch.Records[0].Created
+		}
+		p.batch.Missing, c.lost = &m, c.lost && len(p.batch.Records) == 0 && !c.ended && c.empty < maxEmptyTip
+	}
+	if c.lost && (c.ended || c.empty == maxEmptyTip) {
+		// Nothing is there any more. It is written down now: nobody may come back here for long.
+		c.lost = false
+		p.batch.Missing = c.missing(p.at, p.at)
+	}
+	return p, nil
+}
+
+// begun is the number that reading begins behind, or at if no record of the shard is committed; ""
+// if it may begin wherever the stream does. A shard that was met and not read for long begins at
+// its first number, so that the service says if that is gone.
+func (c *cursor) begun() pipeline.SequenceNumber {
+	if c.last != "" {
+		return c.last
+	}
+	if at := later(seenBy(c.from), c.from.MetAt); !at.IsZero() && c.f.o.Now().Sub(at) >= surelyHeld {
+		return c.f.shards[c.shard].first
+	}
+	return ""
+}
+
+// missing says what lies between a position that is no longer in the stream and what was found
+// there instead, or nil if nothing can: all that was created until less than a day ago was read.
+// A record that the service must still hold, and does not, contradicts that: its word counts.
+func (c *cursor) missing(to, now time.Time) *pipeline.Missing {
+	at := later(seenBy(c.from), c.from.MetAt)
+	contradicted := c.from.Seq != "" && !c.from.Created.IsZero() && now.Sub(c.from.Created) < surelyHeld
+	if c.read == 0 && !contradicted && now.Sub(at) < retention {
+		return nil
+	}
+	return &pipeline.Missing{Cause: pipeline.GapTrimmed, From: seenBy(c.from), To: to}
+}
+
+// vanished ends a shard that is gone, with what is missing of it: what it held was a day old, or it
+// would be there.
+func (c *cursor) vanished() cursorPage {
+	c.gone, c.ended = true, true
+	from := seenBy(c.from)
+	to := c.f.o.Now().Add(-retention).UTC()
+	if !to.After(from) {
+		to = c.f.o.Now().UTC()
+	}
+	return cursorPage{batch: pipeline.Batch{Shard: c.shard, End: true, Missing: &pipeline.Missing{Cause: pipeline.GapVanished, From: from, To: to}}}
+}
+
+// afterMark drops the first records of a shard that were created before its start mark.
+func (c *cursor) afterMark(p *cursorPage) {
+	if c.from.Seq != "" || c.read > 0 {
+		return
+	}
+	n := 0
+	for n < len(p.batch.Records) && p.batch.Records[n].Created.Before(c.from.StartAt) {
+		n++
+	}
+	if n > 0 {
+		c.last = p.batch.Records[n-1].Seq
+		p.batch.Records, p.ids = p.batch.Records[n:], p.ids[n:]
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// serverTime is the service's clock as its answer gives it. One that does not is a local server's,
+// whose clock is ours.
+func (f *Function) serverTime(m smithy.Metadata) time.Time {
+	if at, ok := middleware.GetServerTime(m); ok {
+		return at.UTC()
+	}
+	return f.o.Now().UTC().Truncate(time.Second)
+}
+
+// holds asks whether a shard has the event's last record: by its number and by its id, which no
+// other record of the stream has. The last is asked for because it ages out last. pages bounds
+// the empty ones that are read.
+func (f *Function) holds(ctx context.Context, id pipeline.ShardID, ev *Event, pages int) (verdict, error) {
+	for n := 0; ; n++ {
+		found, err := f.ask(ctx, id, ev, pages)
+		switch {
+		case err == nil:
+			return found, nil
+		case trimmed(err) || notFound(err) || invalid(err):
+			return no, nil // the number lies outside of its range, or is trimmed, or the shard is gone
+		case !expired(err) && !passes(ctx, err):
+			return no, err
+		}
+		if err := pipeline.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
+			return no, err
+		}
+	}
+}
+
+func (f *Function) ask(ctx context.Context, id pipeline.ShardID, ev *Event, pages int) (verdict, error) {
+	seq := ev.last()
+	f.calls.Iterators++
+	it, err := call(ctx, &dynamodbstreams.GetShardIteratorInput{
+		StreamArn: &f.o.StreamARN, ShardId: aws.String(string(id)),
+		ShardIteratorType: types.ShardIteratorTypeAtSequenceNumber, SequenceNumber: aws.String(string(seq)),
+	}, f.client.GetShardIterator)
+	if err != nil {
+		return no, fmt.Errorf("get iterator of shard %s at %s: %w", id, seq, err)
+	}
+	next := it.ShardIterator
+	for range pages {
+		f.calls.GetRecords++
+		out, err := call(ctx, &dynamodbstreams.GetRecordsInput{ShardIterator: next, Limit: aws.Int32(1)}, f.client.GetRecords)
+		if err != nil {
+			return no, fmt.Errorf("read shard %s at %s: %w", id, seq, err)
+		}
+		if len(out.Records) > 0 {
+			d := out.Records[0].Dynamodb
+			if d != nil && pipeline.SequenceNumber(aws.ToString(d.SequenceNumber)).Compare(seq) == 0 &&
+				aws.ToString(out.Records[0].EventID) == ev.ids[len(ev.ids)-1] {
+				return yes, nil
+			}
+			return no, nil
+		}
+		if next = out.NextShardIterator; next == nil {
+			return no, nil
+		}
+	}
+	return perhaps, nil
+}
