@@ -32,9 +32,9 @@ func newCutter(enc Encoder, s PartSize) cutter {
 // bySize cuts the rows of each group into parts of about the aim and lists them in m.
 func (c *cutter) bySize(m *Manifest, rows *Rows) ([]Part, error) {
 	var parts []Part
-	for _, g := range rows.Groups {
+	for i, g := range rows.Groups {
 		for off := 0; off < int(g.Rows.NumRows()); {
-			p, err := c.one(m, g, len(parts), off)
+			p, err := c.one(m, rest{g, off, len(parts), i == len(rows.Groups)-1})
 			if err != nil {
 				return nil, err
 			}
@@ -50,11 +50,19 @@ func (c *cutter) bySize(m *Manifest, rows *Rows) ([]Part, error) {
 // first or second try is one.
 const maxTries = 8
 
-// one encodes the next part of g from row off. It tries numbers of rows between the most that
-// are known to fit and the least that are known not to, until the part is nearly as large as
-// the aim.
-func (c *cutter) one(m *Manifest, g Group, index, off int) (Part, error) {
-	left := int(g.Rows.NumRows()) - off
+// A rest is what is left to be cut: a group's rows from off, for part number index.
+type rest struct {
+	g          Group
+	off, index int
+	final      bool // no group follows
+}
+
+func (r rest) len() int { return int(r.g.Rows.NumRows()) - r.off }
+
+// one encodes the next part. It tries numbers of rows between the most that are known to fit and
+// the least that are known not to, until the part is nearly as large as the aim.
+func (c *cutter) one(m *Manifest, r rest) (Part, error) {
+	left, g := r.len(), r.g
 	if c.size.Rows > 0 {
 		left = min(left, c.size.Rows)
 	}
@@ -63,7 +71,7 @@ func (c *cutter) one(m *Manifest, g Group, index, off int) (Part, error) {
 	var best Part
 	over := left + 1
 	for try := 1; ; try++ {
-		p, err := c.encode(m, g, index, off, k)
+		p, err := c.encode(m, r, k)
 		if err != nil {
 			return p, err
 		}
@@ -96,7 +104,7 @@ func (c *cutter) byManifest(m *Manifest, rows *Rows) ([]Part, error) {
 		return NeedPerson(fmt.Errorf("replayed rows of %s/%s differ from the manifest: %s", g.Table, g.Partition, what),
 			"do not restart; report the window and the stream's records between its first and last number")
 	}
-	for _, g := range rows.Groups {
+	for j, g := range rows.Groups {
 		n := int(g.Rows.NumRows())
 		for off := 0; off < n; {
 			i := len(parts)
@@ -107,7 +115,7 @@ func (c *cutter) byManifest(m *Manifest, rows *Rows) ([]Part, error) {
 			if k < 1 || off+k > n {
 				return nil, mismatch(g, fmt.Sprintf("part %d has %d rows, %d are left", i, k, n-off))
 			}
-			p, err := c.encode(m, g, i, off, k)
+			p, err := c.encode(m, rest{g, off, i, j == len(rows.Groups)-1}, k)
 			if err != nil {
 				return nil, err
 			}
@@ -122,16 +130,19 @@ func (c *cutter) byManifest(m *Manifest, rows *Rows) ([]Part, error) {
 	return parts, nil
 }
 
-func (c *cutter) encode(m *Manifest, g Group, index, off, k int) (Part, error) {
+// encode makes a part of the next k rows.
+func (c *cutter) encode(m *Manifest, r rest, k int) (Part, error) {
+	g := r.g
 	meta := PartMeta{
-		Format: FormatVersion, Window: m.Window, Part: index, Stream: m.Stream, Contract: m.Contract,
+		Format: FormatVersion, Window: m.Window, Part: r.index, Stream: m.Stream, Contract: m.Contract,
 		Table: g.Table, Partition: g.Partition, Rows: k, Order: g.Order, Ranges: m.Ranges(),
+		Last: r.final && k == r.len(),
 	}
 	text, err := meta.Encode()
 	if err != nil {
 		return Part{}, err
 	}
-	var rows arrow.RecordBatch = g.Rows.NewSlice(int64(off), int64(off+k))
+	var rows arrow.RecordBatch = g.Rows.NewSlice(int64(r.off), int64(r.off+k))
 	defer rows.Release()
 	var buf bytes.Buffer
 	if err := c.enc.Encode(&buf, rows, map[string]string{PartMetaKey: text}); err != nil {

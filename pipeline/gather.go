@@ -25,10 +25,11 @@ type Gatherer struct {
 	mu      sync.Mutex
 	batches []Batch
 	shards  map[ShardID]bool
+	gaps    int
 	records int
 	bytes   int
 	since   time.Time
-	ended   bool // a shard's end waits: its children cannot be read before it is committed
+	urgent  bool // a shard's end waits, and its children for it; or a gap, which nobody knows of yet
 }
 
 // NewGatherer returns a Gatherer for an open lane. now is the clock that ages windows.
@@ -43,7 +44,7 @@ func NewGatherer(l *Lane, limits Limits, now func() time.Time) *Gatherer {
 func (g *Gatherer) Add(ctx context.Context, b Batch) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.shards[b.Shard] && len(g.shards) == MaxShardsPerWindow {
+	if g.more(b) > MaxShardsPerWindow || b.Missing != nil && g.shards[b.Shard] {
 		if err := g.flush(ctx); err != nil {
 			return err
 		}
@@ -55,18 +56,34 @@ func (g *Gatherer) Add(ctx context.Context, b Batch) error {
 	g.shards[b.Shard] = true
 	g.records += len(b.Records)
 	g.bytes += b.Bytes
-	g.ended = g.ended || b.End
+	if b.Missing != nil {
+		g.gaps++
+	}
+	g.urgent = g.urgent || b.End || b.Missing != nil
 	if g.records >= g.limits.Records || g.bytes >= g.limits.Bytes {
 		return g.flush(ctx)
 	}
 	return nil
 }
 
-// FlushDue makes a window of what is gathered if it is old enough, or if a shard ended.
+// more is how many shards and gaps there are with those of b.
+func (g *Gatherer) more(b Batch) int {
+	n := len(g.shards) + g.gaps
+	if !g.shards[b.Shard] {
+		n++
+	}
+	if b.Missing != nil {
+		n++
+	}
+	return n
+}
+
+// FlushDue makes a window of what is gathered if it is old enough, or if a shard ended or misses
+// records.
 func (g *Gatherer) FlushDue(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.batches) == 0 || !g.ended && g.now().Sub(g.since) < g.limits.Age {
+	if len(g.batches) == 0 || !g.urgent && g.now().Sub(g.since) < g.limits.Age {
 		return nil
 	}
 	return g.flush(ctx)
@@ -95,7 +112,7 @@ func (g *Gatherer) flush(ctx context.Context) error {
 	}
 	// After an error nothing gathered may be used again: the lane reopens, the source starts
 	// from the committed positions.
-	g.batches, g.records, g.bytes, g.ended = nil, 0, 0, false
+	g.batches, g.gaps, g.records, g.bytes, g.urgent = nil, 0, 0, 0, false
 	clear(g.shards)
 	return err
 }

@@ -20,6 +20,7 @@ type Stages struct {
 	Checkpoints Checkpoints
 	Contracts   Contracts
 	Replayer    Replayer
+	Gaps        Gaps // nil: a pending window whose records aged out stops the lane
 }
 
 // LaneOptions say which lane it is and how its parts are cut.
@@ -96,6 +97,16 @@ func (l *Lane) recover(ctx context.Context, m *Manifest) error {
 		batches = append(batches, b)
 		return nil
 	})
+	if errors.Is(err, ErrTrimmed) && l.stages.Gaps != nil {
+		// Nobody can land it any more: what of it is landed may still be published. Its gap is open
+		// before the positions advance, so that at no time records are in neither.
+		l.log.Error("the records of a pending window have aged out: its gap is open and reading goes on",
+			"window", m.Window.String(), "cause", err)
+		if err := l.stages.Gaps.Lose(ctx, l.state.Hold, m); err != nil {
+			return fmt.Errorf("open its gaps: %w", err)
+		}
+		return l.finish(ctx, m, nil)
+	}
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
@@ -108,8 +119,8 @@ func (l *Lane) recover(ctx context.Context, m *Manifest) error {
 
 // Window makes one window of the batches and returns once it is committed. Records at or
 // before a shard's committed position are skipped. It makes several windows where one
-// manifest would be too large; it returns those that were committed, and none if nothing
-// was left to do.
+// manifest would be too large, or where records of a shard are missing between others; it
+// returns those that were committed, and none if nothing was left to do.
 func (l *Lane) Window(ctx context.Context, batches []Batch) ([]*Manifest, error) {
 	if !l.open {
 		return nil, fmt.Errorf("make window: lane %s is not open", l.opt.Lane)
@@ -123,6 +134,9 @@ func (l *Lane) Window(ctx context.Context, batches []Batch) ([]*Manifest, error)
 }
 
 func (l *Lane) window(ctx context.Context, batches []Batch) ([]*Manifest, error) {
+	if i := secondPart(batches); i > 0 {
+		return l.both(ctx, batches[:i], batches[i:])
+	}
 	batches, shards, err := l.ranges(ctx, batches)
 	if err != nil || len(shards) == 0 {
 		return nil, err
@@ -160,12 +174,27 @@ func (l *Lane) halves(ctx context.Context, batches []Batch) ([]*Manifest, error)
 	if len(second) == 0 {
 		return nil, fmt.Errorf("split window of one record: %w", errTooLarge)
 	}
+	return l.both(ctx, first, second)
+}
+
+func (l *Lane) both(ctx context.Context, first, second []Batch) ([]*Manifest, error) {
 	ms, err := l.window(ctx, first)
 	if err != nil {
 		return ms, err
 	}
 	more, err := l.window(ctx, second)
 	return append(ms, more...), err
+}
+
+// secondPart returns the index of the first batch that misses records behind others of its shard:
+// a range has no hole, so another window begins there. It is 0 if there is none.
+func secondPart(batches []Batch) int {
+	for i, b := range batches {
+		if b.Missing != nil && slices.ContainsFunc(batches[:i], func(a Batch) bool { return a.Shard == b.Shard }) {
+			return i
+		}
+	}
+	return 0
 }
 
 // split cuts batches in the middle of their records. Any prefix of a list of batches keeps
@@ -182,8 +211,8 @@ func split(batches []Batch) (first, second []Batch) {
 			half -= n
 			continue
 		}
-		head := Batch{Shard: b.Shard, Records: b.Records[:half]}
-		b.Records = b.Records[half:]
+		head := Batch{Shard: b.Shard, Records: b.Records[:half], Missing: b.Missing}
+		b.Records, b.Missing = b.Records[half:], nil
 		if len(head.Records) == 0 {
 			break
 		}
@@ -215,6 +244,7 @@ func (l *Lane) finish(ctx context.Context, m *Manifest, parts []Part) error {
 // ranges drops what is committed already and says what the window takes of each shard.
 func (l *Lane) ranges(ctx context.Context, in []Batch) ([]Batch, []ShardRange, error) {
 	byShard := map[ShardID]*ShardRange{}
+	gaps := 0
 	var out []Batch
 	for _, b := range in {
 		r := byShard[b.Shard]
@@ -241,7 +271,10 @@ func (l *Lane) ranges(ctx context.Context, in []Batch) ([]Batch, []ShardRange, e
 			}
 			continue
 		}
-		if len(recs) == 0 && !b.End {
+		if len(recs) < len(b.Records) {
+			b.Missing = nil // it lies before records that are committed: somebody wrote it down, or read it
+		}
+		if len(recs) == 0 && !b.End && b.Missing == nil {
 			continue
 		}
 		for i := 1; i < len(recs); i++ {
@@ -252,23 +285,41 @@ func (l *Lane) ranges(ctx context.Context, in []Batch) ([]Batch, []ShardRange, e
 		if r == nil {
 			r = &ShardRange{Range: Range{Shard: b.Shard}, After: at.Seq}
 			byShard[b.Shard] = r
+			if b.Missing != nil {
+				r.Missing = b.Missing.Since(at)
+				gaps++
+			}
 		}
 		if len(recs) > 0 {
 			r.First = cmp.Or(r.First, recs[0].Seq)
 			r.Last = recs[len(recs)-1].Seq
+			r.age(recs)
 		}
 		r.End = b.End
 		b.Records = recs
 		out = append(out, b)
 	}
-	if len(byShard) > MaxShardsPerWindow {
-		return nil, nil, fmt.Errorf("%d shards in one window, at most %d fit", len(byShard), MaxShardsPerWindow)
+	if n := len(byShard) + gaps; n > MaxShardsPerWindow {
+		return nil, nil, fmt.Errorf("%d shards and gaps in one window, at most %d fit", n, MaxShardsPerWindow)
 	}
 	shards := make([]ShardRange, 0, len(byShard))
 	for _, id := range slices.Sorted(maps.Keys(byShard)) {
 		shards = append(shards, *byShard[id])
 	}
 	return out, shards, nil
+}
+
+// age notes when the records were created.
+func (s *ShardRange) age(recs []Record) {
+	for _, rec := range recs {
+		at := rec.Created.UTC()
+		if s.Oldest.IsZero() || at.Before(s.Oldest) {
+			s.Oldest = at
+		}
+		if at.After(s.Newest) {
+			s.Newest = at
+		}
+	}
 }
 
 // taken reports whether one of the batches has the record: what comes again may be skipped, what

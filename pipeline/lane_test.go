@@ -62,7 +62,7 @@ func newTrack(t testing.TB, size pipeline.PartSize, shards ...pipeline.ShardID) 
 	mem := memory.DefaultAllocator
 	k.stages = pipeline.Stages{
 		Decoder: columnar.NewDecoder(mem), Encoder: columnar.NewEncoder(mem), Sink: k.shelf,
-		Checkpoints: k.store, Contracts: k.store, Replayer: k.tape,
+		Checkpoints: k.store, Contracts: k.store, Replayer: k.tape, Gaps: k.store,
 	}
 	k.restart()
 	return k
@@ -94,13 +94,29 @@ func (k *track) window(bs ...pipeline.Batch) []*pipeline.Manifest {
 	return ms
 }
 
+// position is a shard's, without its times.
 func (k *track) position(s pipeline.ShardID) pipeline.Position {
+	k.t.Helper()
+	p := k.timedPosition(s)
+	return pipeline.Position{Seq: p.Seq, End: p.End}
+}
+
+func (k *track) timedPosition(s pipeline.ShardID) pipeline.Position {
 	k.t.Helper()
 	p, ok, err := k.store.Shards(tableStream, k.name, checkpoint.Run).Position(k.t.Context(), s)
 	if err != nil || !ok {
 		k.t.Fatalf("position of %s: %v, %v", s, ok, err)
 	}
 	return p
+}
+
+func (k *track) gaps(want int) []pipeline.Gap {
+	k.t.Helper()
+	gs, err := k.store.Gaps(k.t.Context(), tableStream)
+	if err != nil || len(gs) != want {
+		k.t.Fatalf("%d gaps, %v, want %d: %+v", len(gs), err, want, gs)
+	}
+	return gs
 }
 
 // landed is how often each sequence number is a row on the shelf: devices are named by it.
@@ -180,6 +196,9 @@ func (p tape) Replay(_ context.Context, ranges []pipeline.Range, emit func(pipel
 	return nil
 }
 
+// createdAt is when record says it was created.
+func createdAt(seq int) time.Time { return record("", seq).Created }
+
 // record is a reading whose device is named by its sequence number.
 func record(shard pipeline.ShardID, seq int) pipeline.Record {
 	at := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC).Add(time.Duration(seq) * time.Second)
@@ -219,8 +238,8 @@ func TestLaneLandsEachRecordOnceAndAdvances(t *testing.T) {
 	}
 	m := ms[0]
 	want := []pipeline.ShardRange{
-		{Range: pipeline.Range{Shard: "r", First: "11", Last: "12"}, Counts: pipeline.Counts{Rows: 2}},
-		{Range: pipeline.Range{Shard: "s", First: "1", Last: "5"}, Counts: pipeline.Counts{Rows: 5}},
+		{Range: pipeline.Range{Shard: "r", First: "11", Last: "12"}, Counts: pipeline.Counts{Rows: 2}, Oldest: createdAt(11), Newest: createdAt(12)},
+		{Range: pipeline.Range{Shard: "s", First: "1", Last: "5"}, Counts: pipeline.Counts{Rows: 5}, Oldest: createdAt(1), Newest: createdAt(5)},
 	}
 	if !slices.Equal(m.Shards, want) || m.Stream != tableStream || m.Contract != k.contract.Hash() {
 		t.Errorf("manifest %+v", m)
@@ -235,8 +254,8 @@ func TestLaneLandsEachRecordOnceAndAdvances(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := meta.Matches(m); err != nil || meta.ID() != p.ID || p.ID.Index != i {
-			t.Errorf("part %d is %s and says %s: %v", i, p.ID, meta.ID(), err)
+		if err := meta.Matches(m); err != nil || meta.ID() != p.ID || p.ID.Index != i || meta.Last != (i == 2) {
+			t.Errorf("part %d is %s and says %s, last %v: %v", i, p.ID, meta.ID(), meta.Last, err)
 		}
 	}
 	k.wantLanded(1, 2, 3, 4, 5, 11, 12)
@@ -552,18 +571,19 @@ func TestRecoveryNeedsAPersonForAnotherStream(t *testing.T) {
 	k.window(k.batch("s", 6, 6))
 }
 
-// Records that the stream no longer holds stop the recovery; the window stays pending.
-func TestRecoveryStopsWhenTheRecordsAreTrimmed(t *testing.T) {
+// Without a gap ledger, records that the stream no longer holds stop the recovery; the window
+// stays pending.
+func TestRecoveryStopsWhenTheRecordsAreTrimmedAndNobodyWritesItDown(t *testing.T) {
 	k := newTrack(t, pipeline.PartSize{}, "s")
 	k.shelf.failAt = 1
 	if _, err := k.Window(t.Context(), []pipeline.Batch{k.batch("s", 1, 2)}); !errors.Is(err, errShelf) {
 		t.Fatal(err)
 	}
-	k.stages.Replayer = trimmed{}
+	k.stages.Replayer, k.stages.Gaps = trimmed{}, nil
 	if err := k.tryRestart(tableStream); !errors.Is(err, pipeline.ErrTrimmed) {
 		t.Errorf("open: %v", err)
 	}
-	k.stages.Replayer = k.tape
+	k.stages.Replayer, k.stages.Gaps = k.tape, k.store
 	k.restart()
 	if p := k.position("s"); p.Seq != "2" {
 		t.Errorf("position %+v", p)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // FormatVersion is the version of every stored form here: manifest, part metadata, object
@@ -56,7 +57,8 @@ type Range struct {
 }
 
 // Counts says what became of the records of one shard. Removals by TTL are in no count,
-// because a filter in front of us may have taken them out.
+// because a filter in front of us may have taken them out; those of which a contract makes
+// tombstones are counted as such, and must not be filtered.
 type Counts struct {
 	Rows        int `json:"rows,omitempty"`
 	Changes     int `json:"changes,omitempty"`
@@ -87,12 +89,19 @@ type ShardRange struct {
 	Counts Counts `json:"counts"`
 	// After is the position the shard had when the window was gathered; begin checks it.
 	After SequenceNumber `json:"after,omitempty"`
+	// Missing says that records between After and First aged out; begin opens their gap.
+	Missing *Missing `json:"missing,omitempty"`
+	// Oldest and Newest are the lowest and the highest creation time of its records: what bounds a
+	// search for them once the stream has dropped them. Zero if it has none, or in a manifest of a
+	// binary that did not write them.
+	Oldest time.Time `json:"oldest,omitzero"`
+	Newest time.Time `json:"newest,omitzero"`
 }
 
 // Position is the shard's position once the window is committed. A window that took nothing
 // but the end leaves the number as it was.
 func (s ShardRange) Position() Position {
-	return Position{Seq: cmp.Or(s.Last, s.After), End: s.End}
+	return Position{Seq: cmp.Or(s.Last, s.After), End: s.End, Created: s.Newest}
 }
 
 // A Manifest is the stored description of a window, from which anyone can make its parts again.
@@ -104,10 +113,15 @@ type Manifest struct {
 	Contract string       `json:"contract"` // hash
 	Shards   []ShardRange `json:"shards"`   // by shard id
 	Parts    []PartSpec   `json:"parts"`    // in total order
+	// Rebuilt says that it was told from what was found of the window: its counts are not known, and
+	// a part that was not found has no table, so that any part of that number is it. Such a window
+	// cannot be landed again.
+	Rebuilt bool `json:"rebuilt,omitempty"`
 }
 
 // Limits of one window, so that begin and commit fit one DynamoDB transaction of 100 items
-// and the manifest one item of 400 KB.
+// and the manifest one item of 400 KB. A gap is an item of begin's transaction as a shard is, so
+// that both together must not be more.
 const (
 	MaxShardsPerWindow = 90
 	MaxManifestBytes   = 300_000
@@ -170,6 +184,7 @@ type PartMeta struct {
 	Rows      int      `json:"rows"`
 	Order     []string `json:"order"` // columns its rows are sorted by, before shard and sequence number
 	Ranges    []Range  `json:"ranges"`
+	Last      bool     `json:"last,omitempty"`  // no part of the window follows it: the window has Part+1
 	Probe     bool     `json:"probe,omitempty"` // written to test a sink; seal drops it
 }
 
@@ -204,7 +219,7 @@ func (p *PartMeta) Matches(m *Manifest) error {
 		return fmt.Errorf("part %s: the manifest has %d parts", p.ID(), len(m.Parts))
 	}
 	want := m.Parts[p.Part]
-	if got := (PartSpec{p.Table, p.Partition, p.Rows}); got != want {
+	if got := (PartSpec{p.Table, p.Partition, p.Rows}); got != want && !(m.Rebuilt && want.Table == "") {
 		return fmt.Errorf("part %s holds %d rows of %s/%s, the manifest says %d of %s/%s",
 			p.ID(), got.Rows, got.Table, got.Partition, want.Rows, want.Table, want.Partition)
 	}
@@ -233,11 +248,14 @@ type ObjectMeta struct {
 // An ObjectWindow lists the parts of one window that an object holds. The ranges are there
 // so that positions can be rebuilt from the lake alone.
 type ObjectWindow struct {
-	Window   WindowID     `json:"window"`
-	Stream   string       `json:"stream"`
-	Contract string       `json:"contract"`
-	Ranges   []Range      `json:"ranges"`
-	Parts    []ObjectPart `json:"parts"`
+	Window   WindowID `json:"window"`
+	Stream   string   `json:"stream"`
+	Contract string   `json:"contract"`
+	Ranges   []Range  `json:"ranges"`
+	// PartsTotal is how many parts the window has, in this object and elsewhere; 0 if it was not
+	// written down. It tells whether a window is whole in the lake.
+	PartsTotal int          `json:"parts_total,omitempty"`
+	Parts      []ObjectPart `json:"parts"`
 }
 
 // An ObjectPart is one part inside a sealed object.
@@ -293,4 +311,17 @@ func decodeVersioned(b []byte, v any) error {
 		return errors.New("no format version")
 	}
 	return json.Unmarshal(b, v)
+}
+
+// ParseWindowID reads what WindowID's String wrote.
+func ParseWindowID(s string) (WindowID, error) {
+	f := strings.Split(s, "/")
+	if len(f) != 3 {
+		return WindowID{}, fmt.Errorf("parse window %q: it is not lane/incarnation/n", s)
+	}
+	n, err := strconv.ParseInt(f[2], 10, 64)
+	if err != nil || n < 1 || f[1] == "" || !LaneID(f[0]).Valid() {
+		return WindowID{}, fmt.Errorf("parse window %q: it is not lane/incarnation/n", s)
+	}
+	return WindowID{LaneID(f[0]), f[1], n}, nil
 }

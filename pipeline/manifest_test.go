@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"telemetrylake/pipeline"
 )
@@ -25,7 +26,9 @@ func sampleManifest() *pipeline.Manifest {
 				Range:  pipeline.Range{Shard: "shardId-1", First: "100000000000000000001", Last: "100000000000000000009", End: true},
 				Counts: pipeline.Counts{Rows: 5, Changes: 1, Tombstones: 1, Quarantined: 1, Ignored: 1},
 			},
-			{Range: pipeline.Range{Shard: "shardId-2", First: "7", Last: "7"}, Counts: pipeline.Counts{Rows: 1}, After: "6"},
+			{Range: pipeline.Range{Shard: "shardId-2", First: "7", Last: "7"}, Counts: pipeline.Counts{Rows: 1}, After: "6",
+				Missing: &pipeline.Missing{Cause: pipeline.GapTrimmed, From: time.Date(2026, 11, 29, 3, 0, 0, 0, time.UTC), To: time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC)},
+				Oldest:  time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC), Newest: time.Date(2026, 11, 30, 9, 0, 1, 0, time.UTC)},
 			{Range: pipeline.Range{Shard: "shardId-3", End: true}, After: "12"},
 		},
 		Parts: []pipeline.PartSpec{
@@ -39,7 +42,7 @@ func samplePart() *pipeline.PartMeta {
 	m := sampleManifest()
 	return &pipeline.PartMeta{
 		Format: 1, Window: m.Window, Part: 1, Stream: m.Stream, Contract: m.Contract, Table: "sensor_readings", Partition: "dt=2026-11-30",
-		Rows: 2, Order: []string{"device_id", "taken_at"}, Ranges: m.Ranges(),
+		Rows: 2, Order: []string{"device_id", "taken_at"}, Ranges: m.Ranges(), Last: true,
 	}
 }
 
@@ -50,7 +53,7 @@ func sampleObject() *pipeline.ObjectMeta {
 	return &pipeline.ObjectMeta{
 		Format: 1, Table: "sensor_readings", Partition: "dt=2026-11-30", Rows: 9, Staging: "2026/11/30/12/parts-1", ETag: "00ff", Round: 1,
 		Windows: []pipeline.ObjectWindow{
-			{Window: m.Window, Stream: m.Stream, Contract: m.Contract, Ranges: m.Ranges(), Parts: []pipeline.ObjectPart{{Part: 1, Rows: 2}, {Part: 3, Rows: 4}}},
+			{Window: m.Window, Stream: m.Stream, Contract: m.Contract, Ranges: m.Ranges(), PartsTotal: 4, Parts: []pipeline.ObjectPart{{Part: 1, Rows: 2}, {Part: 3, Rows: 4}}},
 			{Window: next, Stream: m.Stream, Contract: m.Contract, Ranges: m.Ranges()[:1], Parts: []pipeline.ObjectPart{{Part: 0, Rows: 3}}},
 		},
 	}
@@ -199,7 +202,7 @@ func TestManifestSumsCountsAndTellsPositions(t *testing.T) {
 	if got, want := m.Counts(), (pipeline.Counts{Rows: 6, Changes: 1, Tombstones: 1, Quarantined: 1, Ignored: 1}); got != want {
 		t.Errorf("counts are %+v, want %+v", got, want)
 	}
-	want := []pipeline.Position{{Seq: "100000000000000000009", End: true}, {Seq: "7"}, {Seq: "12", End: true}}
+	want := []pipeline.Position{{Seq: "100000000000000000009", End: true}, {Seq: "7", Created: time.Date(2026, 11, 30, 9, 0, 1, 0, time.UTC)}, {Seq: "12", End: true}}
 	for i, s := range m.Shards {
 		if got := s.Position(); got != want[i] {
 			t.Errorf("position of %s is %+v, want %+v", s.Shard, got, want[i])

@@ -43,15 +43,15 @@ type Position struct {
 	StartAt time.Time      // the start mark: reading began here at this time, not at the stream's beginning
 	MetAt   time.Time      // a listing of this time named the shard for the first time
 	Parent  ShardID        // which has to be read to its end first, as far as it is there
-	// LostAt is set for a shard whose ancestors came, held records for all that is known, and aged
-	// out unseen: all that had been created by then was. A gap of the shard says so, once it is
-	// written: see Orphaned.
-	LostAt time.Time
+	// AwayAt is set for a shard that came when nobody had read the stream for a day: what it first
+	// held may have aged out, and what had been created by then had been read.
+	AwayAt time.Time
+	Orphan bool // its ancestors came, and aged out, while nobody read
 }
 
 // Orphaned reports whether the gap of the shard's ancestors is still to be written.
 func (p Position) Orphaned() bool {
-	return !p.LostAt.IsZero() && p.Seq == "" && !p.End && !p.TipAt.After(p.LostAt)
+	return p.Orphan && !p.AwayAt.IsZero() && p.Seq == "" && !p.End && !p.TipAt.After(p.AwayAt)
 }
 
 // A Record is one item-level change.
@@ -85,6 +85,7 @@ type Shard struct {
 	ID     ShardID
 	Parent ShardID // "" for a root, also when the parent is no longer listed
 
+	Later  bool // the stream was met before: the shard may have come while nobody read
 	Orphan bool // the parent is neither there nor ever was met
 
 	MetAt   time.Time // the listing's time, by the server's clock; stored with a shard that is new

@@ -35,8 +35,9 @@ type Decoder interface {
 // Rows are the decoded records of a window, in total order: table, partition, the table's
 // order columns, shard, sequence number.
 type Rows struct {
-	Groups []Group
-	Counts map[ShardID]Counts
+	Groups  []Group
+	Counts  map[ShardID]Counts
+	Reasons map[string]int // quarantined records, by the word in their reason column
 }
 
 // A Group is all the rows that a window has for one table and partition.
@@ -97,8 +98,9 @@ type Checkpoints interface {
 	// that has held the lane before and wants it back after a failure: it fails with ErrFenced
 	// if another has acquired the lane since, instead of fencing its own successor.
 	Acquire(ctx context.Context, lane LaneID, again bool) (State, error)
-	// Begin stores m as the lane's pending window. It succeeds again for the same manifest,
-	// and fails with ErrFenced when another process has acquired the lane.
+	// Begin stores m as the lane's pending window, and opens the gaps of the shards that miss
+	// records. It succeeds again for the same manifest, and fails with ErrFenced when another
+	// process has acquired the lane.
 	Begin(ctx context.Context, h Hold, m *Manifest) error
 	// Commit ends the pending window and advances its shards. It succeeds again for the same
 	// manifest, and fails with ErrFenced as Begin does.
@@ -106,6 +108,14 @@ type Checkpoints interface {
 	// Position returns up to where a shard of the lane is committed. It fails for a shard that
 	// the lane does not own.
 	Position(ctx context.Context, h Hold, stream string, s ShardID) (Position, error)
+}
+
+// Gaps writes down what was begun and cannot be landed any more.
+type Gaps interface {
+	// Lose opens a gap for each shard of which the pending window m took records, before m is
+	// committed as it stands. It succeeds again for the same manifest, and fails with ErrFenced
+	// as Begin does.
+	Lose(ctx context.Context, h Hold, m *Manifest) error
 }
 
 // Contracts stores contracts by their hash, so that a pending window is replayed under the
@@ -139,15 +149,16 @@ type WindowState string
 const (
 	WindowPending   WindowState = "pending"
 	WindowCommitted WindowState = "committed"
-	WindowSealed    WindowState = "sealed"  // every part is published or void
-	WindowVoid      WindowState = "void"    // given up
-	WindowFolded    WindowState = "folded"  // at or below the lane's watermark: sealed, and its item is gone
+	WindowSealed    WindowState = "sealed"  // every part is published
+	WindowVoid      WindowState = "void"    // given up: every part is published or void, and some are void
+	WindowFolded    WindowState = "folded"  // at or below its incarnation's watermark: sealed, and its item is gone
 	WindowUnknown   WindowState = "unknown" // of an unknown lane or incarnation, or never begun
 )
 
 // A Ledger remembers which copy of each part is in the lake.
 type Ledger interface {
-	// Window returns the state of a window and, while the item exists, its manifest.
+	// Window returns the state of a window and, while the item exists, its manifest. A window that
+	// was given up stays void for ever, also when its item is gone.
 	Window(ctx context.Context, w WindowID) (WindowState, *Manifest, error)
 	// Claim stores each claim whose part has none and whose window is pending or committed,
 	// and returns for each what the ledger holds now. It fails with ErrWindowClosed when a

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
@@ -42,21 +43,69 @@ func over(cfg aws.Config, c aws.HTTPClient) *Store {
 
 func memory(s *Store) pipelinetest.Memory {
 	return pipelinetest.Memory{
-		Checkpoints: s, Contracts: s, Ledger: s, Fold: s.Fold, Halt: s.Halt, Void: s.Void,
+		Checkpoints: s, Contracts: s, Ledger: s, Fold: s.Fold, Halt: s.Halt, Void: s.Void, GiveUp: s.GiveUp, Landed: s.Landed,
+		Gaps: s, ListGaps: s.Gaps, OpenGap: s.OpenGap, MoveGap: s.MoveGap, SettleGaps: s.SettleGaps,
 		Own: func(ctx context.Context, lane pipeline.LaneID, stream string, shard pipeline.Shard) (pipeline.Position, error) {
 			return s.Shards(stream, lane, Run).Own(ctx, shard)
 		},
 	}
 }
 
-func newMemory(t testing.TB) pipelinetest.Memory {
-	_, s := newService(t)
-	return memory(s)
+// services are what a store is tested on, each with a clock of its own.
+var services = map[string]func(testing.TB) (s *Store, later func(time.Duration)){
+	"embedded AWS": func(t testing.TB) (*Store, func(time.Duration)) {
+		s, clock := newClocked(t)
+		return s, clock.Advance
+	},
+	// What the exhaustive test runs on.
+	"table in memory": func(t testing.TB) (*Store, func(time.Duration)) {
+		m, s := newTable(t)
+		now := m.now()
+		m.now = func() time.Time { return now }
+		return s, func(d time.Duration) { now = now.Add(d) }
+	},
 }
 
-func TestCheckpoints(t *testing.T) { pipelinetest.TestCheckpoints(t, newMemory) }
+var today = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
-func TestLedger(t *testing.T) { pipelinetest.TestLedger(t, newMemory) }
+func newClocked(t testing.TB) (*Store, *testenv.ManualClock) {
+	t.Helper()
+	clock := testenv.NewManualClock(today)
+	env, err := testenv.Open(testenv.Options{Dir: t.TempDir(), Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(dynamodb.NewFromConfig(env.AWSConfig()), "checkpoint", Options{})
+	if err := s.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s, clock
+}
+
+func onEach(t *testing.T, suite func(*testing.T, func(testing.TB) pipelinetest.Memory)) {
+	for name, open := range services {
+		t.Run(name, func(t *testing.T) {
+			suite(t, func(t testing.TB) pipelinetest.Memory {
+				s, later := open(t)
+				m := memory(s)
+				m.Later = func(d time.Duration) {
+					later(d)
+					// The store hears of it with the next answer.
+					if _, err := s.Lane(t.Context(), pipelinetest.Lane); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return m
+			})
+		})
+	}
+}
+
+func TestCheckpoints(t *testing.T) { onEach(t, pipelinetest.TestCheckpoints) }
+
+func TestLedger(t *testing.T) { onEach(t, pipelinetest.TestLedger) }
+
+func TestGaps(t *testing.T) { onEach(t, pipelinetest.TestGaps) }
 
 func TestCreateOfATableThatExistsChangesNothing(t *testing.T) {
 	_, s := newService(t)

@@ -25,16 +25,22 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // stored fills a table with one item of each kind and form.
 func stored(t *testing.T) *Store {
-	cfg, _ := newService(t)
-	s := New(dynamodb.NewFromConfig(cfg), "checkpoint", Options{
-		Now:  func() time.Time { return time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC) },
-		Rand: bytes.NewReader(bytes.Repeat([]byte{0xab}, 64)),
-	})
+	embedded, clock := newClocked(t)
+	s := New(embedded.client, "checkpoint", Options{Rand: bytes.NewReader(bytes.Repeat([]byte{0xab}, 64)), Host: "machine/17"})
 	seq := pipelinetest.Begun(t, memory(s))
 	if _, err := s.Shards(pipelinetest.Stream, pipelinetest.Lane, Run).Own(t.Context(), pipeline.Shard{ID: "shardId-2", Parent: pipelinetest.Shard}); err != nil {
 		t.Fatal(err)
 	}
-	w := seq.Window(t, 3)
+	w := seq.Manifest(3)
+	w.Shards[0].Oldest, w.Shards[0].Newest = today.Add(-time.Minute), today
+	w.Shards[0].Missing = &pipeline.Missing{Cause: pipeline.GapTrimmed, From: today.Add(-30 * time.Hour), To: today.Add(-time.Hour)}
+	if err := s.Begin(t.Context(), seq.Hold, w); err != nil {
+		t.Fatal(err)
+	}
+	seq.Commit(t, w)
+	if err := s.Landed(t.Context(), w.Window); err != nil {
+		t.Fatal(err)
+	}
 	held, err := s.Claim(t.Context(), []pipeline.Claim{pipelinetest.ClaimOf(w, 0, "a"), pipelinetest.ClaimOf(w, 1, "a")})
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +57,12 @@ func stored(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	if err := s.Commit(t.Context(), seq.Hold, end); err != nil {
+		t.Fatal(err)
+	}
+	storedGaps(t, s)
+	storedLives(t, s, clock.Advance)
+	shards := s.Shards(pipelinetest.Stream, pipelinetest.Lane, Run)
+	if err := shards.Forget(t.Context(), []pipeline.ShardID{pipelinetest.Shard}, today); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Halt(t.Context(), pipelinetest.Lane, "for a reason"); err != nil {
@@ -74,6 +86,63 @@ func stored(t *testing.T) *Store {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// storedGaps is a gap of each form.
+func storedGaps(t *testing.T, s *Store) {
+	t.Helper()
+	discarded, _, err := s.OpenGap(t.Context(), pipeline.Gap{
+		Stream: pipelinetest.Stream, Shard: "shardId-2", First: "5", Last: "9", Missing: pipeline.Missing{Cause: pipeline.GapDiscarded, From: today},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.MoveGap(t.Context(), discarded, pipeline.GapClosed, "found in the table"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// storedLives is a lane that was rebuilt, whose past has a window that was given up, and one that
+// is held under a lease and was handed over.
+func storedLives(t *testing.T, s *Store, later func(time.Duration)) {
+	t.Helper()
+	ctx := t.Context()
+	const stream = "arn:another"
+	if _, err := s.Shards(stream, "old", Run).Own(ctx, pipeline.Shard{ID: "s", MetAt: today, StartAt: today}); err != nil {
+		t.Fatal(err)
+	}
+	l := &Leased{Store: s, For: time.Minute}
+	st, err := l.Acquire(ctx, "old", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &pipeline.Manifest{
+		Format: 1, Layout: 1, Window: pipeline.WindowID{Lane: "old", Incarnation: st.Incarnation, N: 1}, Stream: stream, Contract: "c0ffee",
+		Shards: []pipeline.ShardRange{{Range: pipeline.Range{Shard: "s", First: "1", Last: "2"}, Oldest: today, Newest: today}},
+		Parts:  []pipeline.PartSpec{{Table: "readings", Partition: "dt=2026-11-30", Rows: 2}},
+	}
+	for _, step := range []func() error{
+		func() error { return s.Begin(ctx, st.Hold, m) },
+		func() error { return s.Lose(ctx, st.Hold, m) },
+		func() error { return s.Commit(ctx, st.Hold, m) },
+		func() error { later(26 * time.Hour); return s.Fold(ctx, "old") },
+		func() error { _, err := s.GiveUp(ctx, m.Window); return err },
+		func() error { return s.Fold(ctx, "old") },
+		func() error {
+			_, err := s.Rebuild(ctx, Rebuilt{Lane: "old", Stream: stream, Side: Run, Shards: []RebuiltShard{{ID: "s", At: pipeline.Position{Seq: "2"}}}})
+			return err
+		},
+		func() error { _, err := l.Acquire(ctx, "old", false); return err },
+		func() error {
+			_, err := s.Handover(ctx, Handover{Stream: stream, To: Lambda, Lane: func(id pipeline.ShardID) pipeline.LaneID { return LambdaLane("readings", id) }})
+			return err
+		},
+		func() error { _, err := l.Acquire(ctx, "leased", false); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 const smallContract = `format: 1
@@ -370,8 +439,8 @@ func TestAVoidWindowFolds(t *testing.T) {
 	if err := s.Fold(t.Context(), pipelinetest.Lane); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []*pipeline.Manifest{w, next} {
-		if got, _, err := s.Window(t.Context(), w.Window); err != nil || got != pipeline.WindowFolded {
+	for w, want := range map[*pipeline.Manifest]pipeline.WindowState{w: pipeline.WindowVoid, next: pipeline.WindowFolded} {
+		if got, _, err := s.Window(t.Context(), w.Window); err != nil || got != want {
 			t.Errorf("window %d is %s, %v", w.Window.N, got, err)
 		}
 	}

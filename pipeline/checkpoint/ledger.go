@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -29,7 +28,27 @@ func (s *Store) Window(ctx context.Context, w pipeline.WindowID) (pipeline.Windo
 	if err != nil {
 		return "", nil, err
 	}
-	if ok && lane.Incarnation == w.Incarnation && w.N <= lane.Watermark {
+	if !ok {
+		return pipeline.WindowUnknown, nil, nil
+	}
+	mark, void, unknown := lane.Watermark, lane.Void, ""
+	if lane.Incarnation != w.Incarnation {
+		var past incarnationItem
+		if ok, err := s.get(ctx, incarnationKey(w.Lane, w.Incarnation), &past); err != nil || !ok {
+			return pipeline.WindowUnknown, nil, err
+		}
+		mark, void, unknown = past.Watermark, past.Void, past.Unknown
+	}
+	given, err := parseNumbers(void)
+	traceless, errUnknown := parseNumbers(unknown)
+	switch {
+	case err != nil, errUnknown != nil:
+		return "", nil, damaged(laneKey(w.Lane), errors.Join(err, errUnknown))
+	case given.has(w.N):
+		return pipeline.WindowVoid, nil, nil
+	case traceless.has(w.N):
+		return pipeline.WindowUnknown, nil, nil
+	case w.N <= mark:
 		return pipeline.WindowFolded, nil, nil
 	}
 	return pipeline.WindowUnknown, nil, nil
@@ -52,11 +71,13 @@ func (s *Store) window(ctx context.Context, w pipeline.WindowID) (pipeline.Windo
 // manifest reads the window's manifest. One of a newer format needs a person.
 func (it windowItem) manifest(w pipeline.WindowID) (*pipeline.Manifest, error) {
 	m, err := pipeline.DecodeManifest([]byte(it.Manifest))
-	if errors.Is(err, pipeline.ErrNewerFormat) {
+	switch {
+	case errors.Is(err, pipeline.ErrNewerFormat):
 		return nil, pipeline.NeedPerson(fmt.Errorf("window %s: %w", w, err), "upgrade this binary to the version that runs elsewhere")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read window %s: %w", w, err)
+	case err != nil:
+		return nil, damaged(windowKey(w), err)
+	case m.Window != w:
+		return nil, damaged(windowKey(w), fmt.Errorf("its manifest is of window %s", m.Window))
 	}
 	return m, nil
 }
@@ -191,7 +212,7 @@ func (s *Store) publish(ctx context.Context, c pipeline.Claim) error {
 		ConditionExpression:      aws.String("#n = :n AND attribute_not_exists(#v)"),
 		ExpressionAttributeNames: map[string]string{"#n": "name", "#v": "void"},
 		ExpressionAttributeValues: map[string]types.AttributeValue{
-			":n": str(c.Name), ":now": str(s.now().UTC().Format(time.RFC3339)),
+			":n": str(c.Name), ":now": str(stamp(s.serverNow())),
 		},
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	})
@@ -210,7 +231,7 @@ func (s *Store) publish(ctx context.Context, c pipeline.Claim) error {
 	if err != nil {
 		return err
 	}
-	if state != pipeline.WindowSealed && state != pipeline.WindowFolded {
+	if state != pipeline.WindowSealed && state != pipeline.WindowFolded && state != pipeline.WindowVoid {
 		return fmt.Errorf("it has no claim and its window is %s", state)
 	}
 	return nil
@@ -231,206 +252,4 @@ func (s *Store) refusedPart(k key, err error) (*partItem, error) {
 		return nil, err
 	}
 	return &it, nil
-}
-
-// Void gives up a part that has no claim: no copy of it is ever published. It returns what the
-// ledger holds now.
-func (s *Store) Void(ctx context.Context, p pipeline.PartID) (pipeline.Claim, error) {
-	held, err := s.Claim(ctx, []pipeline.Claim{{Part: p, Void: true}})
-	if err != nil {
-		return pipeline.Claim{}, fmt.Errorf("void: %w", err)
-	}
-	return held[0], nil
-}
-
-// Halt stops a lane from beginning windows until a person has removed the mark.
-func (s *Store) Halt(ctx context.Context, lane pipeline.LaneID, why string) error {
-	_, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-		TableName: &s.table, Key: laneKey(lane).av(),
-		UpdateExpression:          aws.String("SET halted = if_not_exists(halted, :why)"),
-		ConditionExpression:       aws.String("attribute_exists(pk)"),
-		ExpressionAttributeValues: map[string]types.AttributeValue{":why": str(why)},
-	})
-	if err != nil {
-		return fmt.Errorf("halt lane %s: %w", lane, err)
-	}
-	return nil
-}
-
-// Fold seals the lane's committed windows whose parts are all published or void, removes
-// their part items, and advances the watermark over windows that are sealed or void.
-func (s *Store) Fold(ctx context.Context, lane pipeline.LaneID) error {
-	if err := s.fold(ctx, lane); err != nil {
-		return fmt.Errorf("fold windows of lane %s: %w", lane, err)
-	}
-	return nil
-}
-
-func (s *Store) fold(ctx context.Context, lane pipeline.LaneID) error {
-	var it laneItem
-	ok, err := s.get(ctx, laneKey(lane), &it)
-	if err != nil || !ok {
-		return err
-	}
-	prefix := windowPrefix(it.Incarnation)
-	through, contiguous := it.Watermark, true
-	var below []key
-	for item, err := range s.query(ctx, laneKey(lane).pk, prefix) {
-		if err != nil {
-			return err
-		}
-		k := key{laneKey(lane).pk, item["sk"].(*types.AttributeValueMemberS).Value}
-		w, err := windowOf(lane, k.sk)
-		if err != nil {
-			return err
-		}
-		var win windowItem
-		if err := decode(k, item, &win); err != nil {
-			return err
-		}
-		state := pipeline.WindowState(win.State)
-		if state == pipeline.WindowCommitted {
-			if state, err = s.seal(ctx, w, win); err != nil {
-				return err
-			}
-		} else if state == pipeline.WindowSealed {
-			// An earlier fold may have died between the state and the part items.
-			if err := s.removeParts(ctx, w); err != nil {
-				return err
-			}
-		}
-		switch {
-		case w.N <= it.Watermark:
-			below = append(below, k)
-		case contiguous && w.N == through+1 && (state == pipeline.WindowSealed || state == pipeline.WindowVoid):
-			through = w.N
-			below = append(below, k)
-		default:
-			contiguous = false
-		}
-	}
-	if through > it.Watermark {
-		// Monotonic, whoever folds at the same time.
-		_, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-			TableName: &s.table, Key: laneKey(lane).av(),
-			UpdateExpression:    aws.String("SET watermark = :to"),
-			ConditionExpression: aws.String("inc = :inc AND watermark < :to"),
-			ExpressionAttributeValues: map[string]types.AttributeValue{
-				":to": num(through), ":inc": str(it.Incarnation),
-			},
-		})
-		if passed := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &passed) {
-			return nil // another fold was faster, or the lane was reset: the next fold looks again
-		}
-		if err != nil {
-			return err
-		}
-	}
-	// Only items that the watermark covers by now are removed: seal takes a missing window
-	// above it for one that was never begun.
-	return s.remove(ctx, below)
-}
-
-// seal sets a committed window to sealed, if every part is published or void. From then on it
-// refuses claims, so its part items may go.
-func (s *Store) seal(ctx context.Context, w pipeline.WindowID, win windowItem) (pipeline.WindowState, error) {
-	m, err := win.manifest(w)
-	if err != nil {
-		return "", err
-	}
-	done := 0
-	for item, err := range s.query(ctx, partsKey(w), "part#") {
-		if err != nil {
-			return "", err
-		}
-		var p partItem
-		if err := decode(key{partsKey(w), "part#"}, item, &p); err != nil {
-			return "", err
-		}
-		if p.Void || p.PublishedAt != "" {
-			done++
-		}
-	}
-	if done < len(m.Parts) {
-		return pipeline.WindowCommitted, nil
-	}
-	_, err = s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-		TableName: &s.table, Key: windowKey(w).av(),
-		UpdateExpression:         aws.String("SET #s = :sealed"),
-		ConditionExpression:      aws.String("#s = :committed"),
-		ExpressionAttributeNames: map[string]string{"#s": "state"},
-		ExpressionAttributeValues: map[string]types.AttributeValue{
-			":sealed": str(string(pipeline.WindowSealed)), ":committed": str(string(pipeline.WindowCommitted)),
-		},
-	})
-	if elsewhere := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &elsewhere) {
-		return pipeline.WindowCommitted, nil // another fold is at it; the next one sees the outcome
-	}
-	if err != nil {
-		return "", err
-	}
-	return pipeline.WindowSealed, s.removeParts(ctx, w)
-}
-
-func (s *Store) removeParts(ctx context.Context, w pipeline.WindowID) error {
-	var keys []key
-	for item, err := range s.query(ctx, partsKey(w), "part#") {
-		if err != nil {
-			return err
-		}
-		keys = append(keys, key{partsKey(w), item["sk"].(*types.AttributeValueMemberS).Value})
-	}
-	return s.remove(ctx, keys)
-}
-
-// remove deletes items, 25 a call.
-func (s *Store) remove(ctx context.Context, keys []key) error {
-	for chunk := range slices.Chunk(keys, 25) {
-		var reqs []types.WriteRequest
-		for _, k := range chunk {
-			reqs = append(reqs, types.WriteRequest{DeleteRequest: &types.DeleteRequest{Key: k.av()}})
-		}
-		for wait := 10 * time.Millisecond; len(reqs) > 0; wait = min(2*wait, 5*time.Second) {
-			out, err := s.client.BatchWriteItem(ctx, &dynamodb.BatchWriteItemInput{
-				RequestItems: map[string][]types.WriteRequest{s.table: reqs},
-			})
-			if err != nil {
-				return fmt.Errorf("remove %d items: %w", len(reqs), err)
-			}
-			if reqs = out.UnprocessedItems[s.table]; len(reqs) > 0 {
-				if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// query reads the items of one partition key whose sort key has the prefix, in order.
-func (s *Store) query(ctx context.Context, pk, prefix string) func(yield func(map[string]types.AttributeValue, error) bool) {
-	return func(yield func(map[string]types.AttributeValue, error) bool) {
-		in := &dynamodb.QueryInput{
-			TableName: &s.table, ConsistentRead: aws.Bool(true),
-			KeyConditionExpression:    aws.String("pk = :pk"),
-			ExpressionAttributeValues: map[string]types.AttributeValue{":pk": str(pk)},
-		}
-		if prefix != "" { // the service refuses an empty one
-			in.KeyConditionExpression = aws.String("pk = :pk AND begins_with(sk, :prefix)")
-			in.ExpressionAttributeValues[":prefix"] = str(prefix)
-		}
-		pages := dynamodb.NewQueryPaginator(s.client, in)
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(ctx)
-			if err != nil {
-				yield(nil, fmt.Errorf("query items %s %s…: %w", pk, prefix, err))
-				return
-			}
-			for _, item := range page.Items {
-				if !yield(item, nil) {
-					return
-				}
-			}
-		}
-	}
 }

@@ -3,20 +3,24 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"telemetrylake/pipeline"
 )
 
-// A LaneStatus is what is stored of a lane and of the windows that are not folded yet.
+// A LaneStatus is what is stored of a lane and of the windows that are not folded yet, also those
+// of its earlier incarnations.
 type LaneStatus struct {
 	Exists    bool
+	Hold      pipeline.Hold // of whoever acquired it last
+	Holder    Holder
+	Moved     string // the side that its shards were handed over to; "" if they were not
 	Next      int64  // number of the next window
 	Pending   int64  // number of the pending window, 0 if none
 	Watermark int64  // every window up to it is in the lake
+	Stream    string // ARN of the stream that its last committed window is of; "" if not known
 	Halted    string // why no window may be begun; "" if one may
 	Windows   []WindowStatus
 }
@@ -27,13 +31,22 @@ type WindowStatus struct {
 	State  pipeline.WindowState
 	Parts  int
 	Counts pipeline.Counts
+	Oldest time.Time // lowest creation time of its records; zero if it has none, or it is not known
+	// When it was committed and when last landed, by the server's clock; zero while it is pending.
+	CommittedAt, LandedAt time.Time
+	Landings              int  // again, after its commit
+	Gaps                  bool // gaps were opened of its records
+}
+
+func (w *WindowStatus) open() bool {
+	return w.State == pipeline.WindowPending || w.State == pipeline.WindowCommitted
 }
 
 // Unsealed counts the windows of which some part is not known to be in the lake.
 func (s *LaneStatus) Unsealed() int {
 	n := 0
 	for _, w := range s.Windows {
-		if w.State == pipeline.WindowPending || w.State == pipeline.WindowCommitted {
+		if w.open() {
 			n++
 		}
 	}
@@ -47,15 +60,19 @@ func (s *Store) Lane(ctx context.Context, lane pipeline.LaneID) (LaneStatus, err
 	if err != nil || !ok {
 		return LaneStatus{}, err
 	}
-	st := LaneStatus{Exists: true, Next: it.Next, Pending: it.Pending, Watermark: it.Watermark, Halted: it.Halted}
-	for item, err := range s.query(ctx, laneKey(lane).pk, windowPrefix(it.Incarnation)) {
+	st := LaneStatus{
+		Exists: true, Next: it.Next, Pending: it.Pending, Watermark: it.Watermark, Halted: it.Halted, Moved: it.Moved, Stream: it.Stream,
+		Hold:   pipeline.Hold{Lane: lane, Incarnation: it.Incarnation, Token: it.Token},
+		Holder: Holder{Host: it.Host, Token: it.Token, Lease: it.Lease},
+	}
+	for item, err := range s.query(ctx, laneKey(lane).pk, "window#") {
 		if err != nil {
 			return st, fmt.Errorf("read windows of lane %s: %w", lane, err)
 		}
-		k := key{laneKey(lane).pk, item["sk"].(*types.AttributeValueMemberS).Value}
+		k := keyOf(item)
 		w, err := windowOf(lane, k.sk)
 		if err != nil {
-			return st, err
+			return st, damaged(k, err)
 		}
 		var win windowItem
 		if err := decode(k, item, &win); err != nil {
@@ -65,7 +82,16 @@ func (s *Store) Lane(ctx context.Context, lane pipeline.LaneID) (LaneStatus, err
 		if err != nil {
 			return st, err
 		}
-		st.Windows = append(st.Windows, WindowStatus{ID: w, State: pipeline.WindowState(win.State), Parts: len(m.Parts), Counts: m.Counts()})
+		shown := WindowStatus{
+			ID: w, State: pipeline.WindowState(win.State), Parts: len(m.Parts), Counts: m.Counts(),
+			CommittedAt: unstamp(win.CommittedAt), LandedAt: unstamp(win.LandedAt), Landings: win.Landings, Gaps: win.Gaps,
+		}
+		for _, r := range m.Shards {
+			if !r.Oldest.IsZero() && (shown.Oldest.IsZero() || r.Oldest.Before(shown.Oldest)) {
+				shown.Oldest = r.Oldest
+			}
+		}
+		st.Windows = append(st.Windows, shown)
 	}
 	return st, nil
 }
@@ -77,18 +103,41 @@ type ShardStatus struct {
 	Parent pipeline.ShardID
 	At     pipeline.Position
 	TipAt  time.Time // when it was last read to its tip with all committed; zero if never
+	// Created is when the last committed record was created, whole seconds rounded down; zero if
+	// none was committed, or it is not known.
+	Created time.Time
 }
 
-// StreamStatus reads the shards of a stream, by id, and counts its gap items.
+// Lanes lists the lanes by id. It scans the table.
+func (s *Store) Lanes(ctx context.Context) ([]pipeline.LaneID, error) {
+	var lanes []pipeline.LaneID
+	for item, err := range s.scan(ctx, "sk = :x", "lane") {
+		if err != nil {
+			return nil, fmt.Errorf("list lanes: %w", err)
+		}
+		lanes = append(lanes, pipeline.LaneID(strings.TrimPrefix(keyOf(item).pk, "lane#")))
+	}
+	slices.Sort(lanes)
+	return lanes, nil
+}
+
+// StreamStatus reads the shards of a stream, by id, whoever owns them, and counts its gaps that
+// are not closed.
 func (s *Store) StreamStatus(ctx context.Context, stream string) (shards []ShardStatus, gaps int, err error) {
 	pk := sideKey(stream).pk
 	for item, err := range s.query(ctx, pk, "") {
 		if err != nil {
 			return nil, 0, fmt.Errorf("read shards of stream %s: %w", stream, err)
 		}
-		sk := item["sk"].(*types.AttributeValueMemberS).Value
+		sk := keyOf(item).sk
 		if strings.HasPrefix(sk, "gap#") {
-			gaps++
+			var it gapItem
+			if err := decode(key{pk, sk}, item, &it); err != nil {
+				return nil, 0, err
+			}
+			if it.State != string(pipeline.GapClosed) {
+				gaps++
+			}
 		}
 		id, ok := strings.CutPrefix(sk, "shard#")
 		if !ok {
@@ -98,15 +147,24 @@ func (s *Store) StreamStatus(ctx context.Context, stream string) (shards []Shard
 		if err := decode(key{pk, sk}, item, &it); err != nil {
 			return nil, 0, err
 		}
-		st := ShardStatus{
-			ID: pipeline.ShardID(id), Lane: pipeline.LaneID(it.Lane), Parent: pipeline.ShardID(it.Parent), At: it.position(),
-		}
-		if it.TipAt != "" {
-			if st.TipAt, err = time.Parse(time.RFC3339, it.TipAt); err != nil {
-				return nil, 0, fmt.Errorf("read shard %s: %w", id, err)
-			}
-		}
-		shards = append(shards, st)
+		shards = append(shards, it.status(pipeline.ShardID(id)))
 	}
 	return shards, gaps, nil
+}
+
+func (it shardItem) status(id pipeline.ShardID) ShardStatus {
+	at := it.position()
+	return ShardStatus{
+		ID: id, Lane: pipeline.LaneID(it.Lane), Parent: pipeline.ShardID(it.Parent), At: at, TipAt: at.TipAt, Created: at.Created,
+	}
+}
+
+// Shard reads what is stored of a shard, whoever owns it; false if nothing is.
+func (s *Store) Shard(ctx context.Context, stream string, id pipeline.ShardID) (ShardStatus, bool, error) {
+	var it shardItem
+	ok, err := s.get(ctx, shardKey(stream, id), &it)
+	if err != nil || !ok {
+		return ShardStatus{}, false, err
+	}
+	return it.status(id), true, nil
 }

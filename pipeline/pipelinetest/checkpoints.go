@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"telemetrylake/pipeline"
 	"telemetrylake/schemas"
@@ -23,6 +24,21 @@ type Memory struct {
 	Halt func(ctx context.Context, lane pipeline.LaneID, why string) error
 	// Void gives up a part without a claim.
 	Void func(ctx context.Context, p pipeline.PartID) (pipeline.Claim, error)
+	// GiveUp gives up the parts of a window that nobody claimed, and says how many; Landed notes
+	// that it was landed again.
+	GiveUp func(ctx context.Context, w pipeline.WindowID) (int, error)
+	Landed func(ctx context.Context, w pipeline.WindowID) error
+	// Later moves the server's clock.
+	Later func(time.Duration)
+
+	pipeline.Gaps
+	// ListGaps lists the gaps of a stream, or of all for "".
+	ListGaps func(ctx context.Context, stream string) ([]pipeline.Gap, error)
+	// OpenGap opens one for what lies after the shard's position, MoveGap moves one on, SettleGaps
+	// closes those of which the records were read after all.
+	OpenGap    func(ctx context.Context, g pipeline.Gap) (pipeline.Gap, bool, error)
+	MoveGap    func(ctx context.Context, g pipeline.Gap, to pipeline.GapState, evidence string) error
+	SettleGaps func(ctx context.Context, stream string) (int, error)
 }
 
 // Names that the suites use.
@@ -134,6 +150,7 @@ func TestCheckpoints(t *testing.T, newStore func(testing.TB) Memory) {
 		"a shard ends once":                             shardEnds,
 		"a halted lane begins nothing":                  haltedLane,
 		"90 shards fit one window":                      manyShards,
+		"what was created last is remembered":           created,
 		"contracts come back as they were":              contracts,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -323,7 +340,9 @@ func shardEnds(t *testing.T, m Memory) {
 		w.Shards[0] = pipeline.ShardRange{Range: r}
 		works(t, "begin", m.Begin(ctx, s.Hold, w))
 		works(t, "commit", m.Commit(ctx, s.Hold, w))
-		if p, err := m.Position(ctx, s.Hold, Stream, r.Shard); err != nil || p != w.Shards[0].Position() {
+		want := w.Shards[0].Position()
+		want.Parent = Shard
+		if p, err := m.Position(ctx, s.Hold, Stream, r.Shard); err != nil || p != want {
 			t.Errorf("position of %s is %+v, %v", r.Shard, p, err)
 		}
 	}
@@ -368,6 +387,25 @@ func manyShards(t *testing.T, m Memory) {
 		if p, err := m.Position(ctx, s.Hold, Stream, r.Shard); err != nil || p.Seq != "2" {
 			t.Errorf("position of %s is %+v, %v", r.Shard, p, err)
 		}
+	}
+}
+
+func created(t *testing.T, m Memory) {
+	s := Begun(t, m)
+	at := time.Date(2026, 11, 30, 11, 0, 7, 0, time.UTC)
+	w := s.Manifest(1)
+	w.Shards[0].Oldest, w.Shards[0].Newest = at.Add(-time.Minute), at
+	works(t, "begin", m.Begin(t.Context(), s.Hold, w))
+	works(t, "begin again", m.Begin(t.Context(), s.Hold, w))
+	s.Commit(t, w)
+	end := s.Manifest(0) // a window without records leaves it as it is
+	end.Shards[0] = pipeline.ShardRange{Range: pipeline.Range{Shard: Shard, End: true}, After: s.at}
+	works(t, "begin", m.Begin(t.Context(), s.Hold, end))
+	works(t, "commit", m.Commit(t.Context(), s.Hold, end))
+	p, err := m.Position(t.Context(), s.Hold, Stream, Shard)
+	works(t, "position", err)
+	if want := (pipeline.Position{Seq: "100", End: true, Created: at}); p != want {
+		t.Errorf("position %+v, want %+v", p, want)
 	}
 }
 

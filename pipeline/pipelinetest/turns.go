@@ -62,19 +62,26 @@ type Actor struct {
 
 	turns  *Turns
 	cancel context.CancelFunc
-	wait   chan Fate // of the step that waits for its turn
-	op     string    // what that step is; "" if none waits
+	steps  []*step // that wait for their turn, in the order of their coming
 	dead   bool
 	done   bool
 	paused bool
 	err    error
 }
 
-// Start runs an actor in a goroutine of its own.
+// A step waits for its turn.
+type step struct {
+	actor *Actor
+	op    string
+	fate  chan Fate
+}
+
+// Start runs an actor in a goroutine of its own. It may start more of them: their steps are the
+// actor's, and so is what becomes of it. They must not wake at the same instant.
 func (t *Turns) Start(ctx context.Context, name string, run func(context.Context, *Actor) error) *Actor {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &Actor{
-		Name: fmt.Sprintf("%s-%d", name, len(t.actors)), turns: t, cancel: cancel, wait: make(chan Fate),
+		Name: fmt.Sprintf("%s-%d", name, len(t.actors)), turns: t, cancel: cancel,
 		Rand: rand.New(rand.NewPCG(t.rng.Uint64(), t.rng.Uint64())),
 	}
 	t.mu.Lock()
@@ -97,9 +104,10 @@ func (a *Actor) Step(op string, do func() error) error {
 		a.turns.mu.Unlock()
 		return ErrDied
 	}
-	a.op = op
+	st := &step{a, op, make(chan Fate, 1)}
+	a.steps = append(a.steps, st)
 	a.turns.mu.Unlock()
-	fate := <-a.wait
+	fate := <-st.fate
 	switch fate {
 	case FailBefore:
 		return fmt.Errorf("%s: %w", op, ErrInjected)
@@ -111,6 +119,7 @@ func (a *Actor) Step(op string, do func() error) error {
 	case LoseAnswer:
 		return fmt.Errorf("%s: %w after its effect", op, ErrInjected)
 	case DieAfter:
+		a.cancel() // not before: the service would not see the request
 		return ErrDied
 	}
 	return err
@@ -143,38 +152,67 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // every goroutine is blocked.
 func (t *Turns) Next() bool {
 	t.mu.Lock()
-	var ready []*Actor
+	var ready []*step
 	for _, a := range t.actors {
-		if a.op != "" && !a.paused {
-			ready = append(ready, a)
+		if !a.paused {
+			ready = append(ready, a.steps...)
 		}
 	}
 	if len(ready) == 0 {
 		t.mu.Unlock()
 		return false
 	}
-	a := ready[t.rng.IntN(len(ready))]
+	st := ready[t.rng.IntN(len(ready))]
 	fate := Proceed
 	if t.rng.Float64() < t.rate {
 		fate = FailBefore + Fate(t.rng.IntN(4))
 	}
 	t.mu.Unlock()
-	t.release(a, fate)
+	t.release(st, fate)
 	return true
 }
 
-func (t *Turns) release(a *Actor, f Fate) {
+// release ends the wait of a step. With a death the actor's other steps end too: they never
+// happen.
+func (t *Turns) release(st *step, f Fate) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := st.actor
 	if t.log != nil {
-		t.log(fmt.Sprintf("%s: %s %s", a.Name, a.op, f))
+		t.log(fmt.Sprintf("%s: %s %s", a.Name, st.op, f))
 	}
-	a.op = ""
+	a.steps = slices.DeleteFunc(a.steps, func(o *step) bool { return o == st })
 	if f == DieBefore || f == DieAfter {
-		a.dead = true
+		a.die()
+	}
+	if f == DieBefore {
 		a.cancel()
 	}
-	t.mu.Unlock()
-	a.wait <- f
+	st.fate <- f
+}
+
+// die lets no further step of the actor happen; the caller holds the lock.
+func (a *Actor) die() {
+	a.dead = true
+	for _, st := range a.steps {
+		st.fate <- DieBefore
+	}
+	a.steps = nil
+}
+
+// Ended reports whether the actor is dead or done.
+func (a *Actor) Ended() bool {
+	a.turns.mu.Lock()
+	defer a.turns.mu.Unlock()
+	return a.dead || a.done
+}
+
+// Kill ends one actor where it stands.
+func (t *Turns) Kill(a *Actor) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a.die()
+	a.cancel()
 }
 
 // Live returns the actors of a name that are neither dead nor done.
@@ -206,14 +244,7 @@ func (t *Turns) ResumeAll() {
 // KillAll ends every actor where it stands.
 func (t *Turns) KillAll() {
 	for _, a := range t.actors {
-		t.mu.Lock()
-		waiting := a.op != ""
-		a.dead = true
-		a.cancel()
-		t.mu.Unlock()
-		if waiting {
-			t.release(a, DieBefore)
-		}
+		t.Kill(a)
 	}
 }
 

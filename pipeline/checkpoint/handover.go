@@ -1,0 +1,217 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"telemetrylake/pipeline"
+)
+
+// ErrPending means that a lane has a window that is begun and not committed.
+var ErrPending = errors.New("a window is begun and not committed")
+
+// A Handover moves a whole stream, with the positions of its shards, to the other side.
+type Handover struct {
+	Stream string // ARN
+	To     Side
+	Lane   func(pipeline.ShardID) pipeline.LaneID // who owns a shard on that side
+}
+
+// StreamSide says who reads a stream; false if nobody does yet.
+func (s *Store) StreamSide(ctx context.Context, stream string) (Side, bool, error) {
+	var it streamItem
+	ok, err := s.get(ctx, sideKey(stream), &it)
+	return Side(it.Side), ok, err
+}
+
+// Handover moves a stream. It fails with ErrPending, and changes nothing, while a lane of the other
+// side has a pending window: start that side, or let it come to its end. One that broke off goes on
+// when it is called again. From its first step on the lanes that are left can begin nothing, and
+// new shards follow the stream's side. It returns how many shards changed their owner.
+func (s *Store) Handover(ctx context.Context, h Handover) (int, error) {
+	n, err := s.handover(ctx, h)
+	if err != nil {
+		return n, fmt.Errorf("hand stream %s over to %s: %w", h.Stream, h.To, err)
+	}
+	return n, nil
+}
+
+func (s *Store) handover(ctx context.Context, h Handover) (int, error) {
+	if !h.To.valid() {
+		return 0, fmt.Errorf("%q is no side of a stream", h.To)
+	}
+	side, _, err := s.StreamSide(ctx, h.Stream)
+	if err != nil {
+		return 0, err
+	}
+	if side == Rebuilding {
+		return 0, beingRebuilt(h.Stream)
+	}
+	if err := s.leave(ctx, h); err != nil {
+		return 0, err
+	}
+	if err := s.setSide(ctx, h); err != nil {
+		return 0, err
+	}
+	// No shard is created for the old side any more: what is listed now is all.
+	moved := 0
+	for {
+		shards, _, err := s.StreamStatus(ctx, h.Stream)
+		if err != nil {
+			return moved, err
+		}
+		foreign := slices.DeleteFunc(slices.Clone(shards), func(sh ShardStatus) bool { return sh.Lane == h.Lane(sh.ID) })
+		if len(foreign) == 0 {
+			return moved, s.arrive(ctx, h, shards)
+		}
+		n, err := s.reown(ctx, h, foreign)
+		moved += n
+		if err != nil {
+			return moved, err
+		}
+		// A lane that came to be since is left too.
+		if err := s.leave(ctx, h); err != nil {
+			return moved, err
+		}
+	}
+}
+
+// leave fences the lanes that own shards and are not to: no window of theirs is pending, and none
+// can be begun.
+func (s *Store) leave(ctx context.Context, h Handover) error {
+	shards, _, err := s.StreamStatus(ctx, h.Stream)
+	if err != nil {
+		return err
+	}
+	left := map[pipeline.LaneID]laneItem{}
+	for _, sh := range shards {
+		if _, seen := left[sh.Lane]; seen || sh.Lane == h.Lane(sh.ID) {
+			continue
+		}
+		var it laneItem
+		ok, err := s.get(ctx, laneKey(sh.Lane), &it)
+		if err != nil {
+			return err
+		}
+		if it.Pending != 0 {
+			return fmt.Errorf("lane %s, window %d: %w", sh.Lane, it.Pending, ErrPending)
+		}
+		if ok && it.Moved != string(h.To) {
+			left[sh.Lane] = it
+		}
+	}
+	for _, lane := range slices.Sorted(maps.Keys(left)) {
+		_, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+			TableName: &s.table, Key: laneKey(lane).av(),
+			// A holder that reopens the lane as its own must find that it is not.
+			UpdateExpression:         aws.String("SET moved = :to, #t = #t + :one, holder = :nobody REMOVE lease"),
+			ConditionExpression:      aws.String("fmt <= :fmt AND attribute_not_exists(pending)"),
+			ExpressionAttributeNames: map[string]string{"#t": "token"},
+			ExpressionAttributeValues: map[string]types.AttributeValue{
+				":to": str(string(h.To)), ":one": num(1), ":nobody": str("handover"), ":fmt": num(pipeline.FormatVersion),
+			},
+		})
+		if begun := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &begun) {
+			return fmt.Errorf("lane %s: %w", lane, ErrPending)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) setSide(ctx context.Context, h Handover) error {
+	_, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+		TableName: &s.table, Key: sideKey(h.Stream).av(),
+		UpdateExpression:    aws.String("SET side = :to, fmt = if_not_exists(fmt, :fmt)"),
+		ConditionExpression: aws.String("attribute_not_exists(pk) OR fmt <= :fmt"),
+		ExpressionAttributeValues: map[string]types.AttributeValue{
+			":to": str(string(h.To)), ":fmt": num(pipeline.FormatVersion),
+		},
+	})
+	if newer := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &newer) {
+		var it streamItem
+		_, err := s.get(ctx, sideKey(h.Stream), &it)
+		return err
+	}
+	return err
+}
+
+// reown gives shards to their lanes of the new side, each under the condition that its old lane is
+// left. Those that are refused are found again by the caller.
+func (s *Store) reown(ctx context.Context, h Handover, shards []ShardStatus) (int, error) {
+	n := 0
+	for chunk := range slices.Chunk(shards, 50) { // with a lane each: 100 items
+		var tx []types.TransactWriteItem
+		seen := map[pipeline.LaneID]bool{}
+		for _, sh := range chunk {
+			if !seen[sh.Lane] {
+				seen[sh.Lane] = true
+				tx = append(tx, types.TransactWriteItem{ConditionCheck: &types.ConditionCheck{
+					TableName: &s.table, Key: laneKey(sh.Lane).av(),
+					ConditionExpression:       aws.String("attribute_not_exists(pk) OR moved = :to"),
+					ExpressionAttributeValues: map[string]types.AttributeValue{":to": str(string(h.To))},
+				}})
+			}
+			tx = append(tx, types.TransactWriteItem{Update: &types.Update{
+				TableName: &s.table, Key: shardKey(h.Stream, sh.ID).av(),
+				UpdateExpression:    aws.String("SET lane = :to"),
+				ConditionExpression: aws.String("lane = :from"),
+				ExpressionAttributeValues: map[string]types.AttributeValue{
+					":from": str(string(sh.Lane)), ":to": str(string(h.Lane(sh.ID))),
+				},
+			}})
+		}
+		reasons, err := s.transact(ctx, tx)
+		if err != nil {
+			return n, fmt.Errorf("give %d shards to their new lanes: %w", len(chunk), err)
+		}
+		if reasons == nil {
+			n += len(chunk)
+		}
+	}
+	return n, nil
+}
+
+// arrive lets the lanes of the new side begin windows, which an earlier handover may have ended.
+func (s *Store) arrive(ctx context.Context, h Handover, shards []ShardStatus) error {
+	lanes := map[pipeline.LaneID]bool{h.Lane(""): h.To == Run} // a run's lane is there without shards too
+	for _, sh := range shards {
+		lanes[h.Lane(sh.ID)] = true
+	}
+	for _, lane := range slices.Sorted(maps.Keys(lanes)) {
+		if !lanes[lane] {
+			continue
+		}
+		_, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+			TableName: &s.table, Key: laneKey(lane).av(),
+			UpdateExpression: aws.String("REMOVE moved"), ConditionExpression: aws.String("moved IN (:run, :lambda)"),
+			ExpressionAttributeValues: map[string]types.AttributeValue{":run": str(string(Run)), ":lambda": str(string(Lambda))},
+		})
+		if notLeft := (*types.ConditionalCheckFailedException)(nil); err != nil && !errors.As(err, &notLeft) {
+			return fmt.Errorf("open lane %s: %w", lane, err)
+		}
+	}
+	return nil
+}
+
+// LambdaLane names the lane in which Lambda moves a shard of a table, by its contract's name.
+func LambdaLane(contract string, shard pipeline.ShardID) pipeline.LaneID {
+	lane := pipeline.LaneID("lambda-" + contract + "-" + strings.ToLower(string(shard)))
+	if !lane.Valid() {
+		// No shard of AWS comes here; a stand-in's might.
+		sum := sha256.Sum256([]byte(shard))
+		lane = pipeline.LaneID(fmt.Sprintf("lambda-%.80s-%x", contract, sum[:8]))
+	}
+	return lane
+}
