@@ -3,7 +3,7 @@
 GO       ?= go
 DURATION ?= 10s
 
-.PHONY: build test race vet lint ci bench demo fuzz kill mutations
+.PHONY: build test race vet lint ci bench demo fuzz kill mutations strangers lambda-rie
 
 build:
 	$(GO) build -o bin/ ./cmd/...
@@ -49,5 +49,32 @@ kill:
 	STREAMER_KILL_ROWS=all STREAMER_KILL_RUNS=20 STREAMER_KILL_LOCALS=3 STREAMER_KILL_SEED=$(SEED) \
 		$(GO) test ./cmd/streamer -run '^TestNothingIsLostOrDoubled' -count 1 -v -timeout 20m
 
+# All interleavings of larger programs than make test tries: 3 minutes, 2 GB.
+.PHONY: exhaustive
+exhaustive:
+	STREAMER_TEST_EXHAUSTIVE=1 $(GO) test ./pipeline/checkpoint -run TestEveryOrderOfSteps -v -timeout 30m
+
+# Histories of simulated processes that fail, on two cores about five a second; FROM is the first.
+SEEDS ?= 2000
+FROM  ?= 0
+.PHONY: simulate
+simulate:
+	$(GO) test ./pipeline -run '^TestCrash$$' -count 1 -seeds $(SEEDS) -from $(FROM) -v -timeout 12h | grep -v '^=== '
+
 mutations:
 	$(GO) test ./pipeline -run TestMutations -search -v -timeout 2h
+
+# The main job on AWS look-alikes that others wrote, without Docker: Python, and PyPI for the
+# first time.
+strangers:
+	testenv/strangers/run.sh
+
+# The Lambda function in AWS's emulator of the runtime. Needs the network for the first time.
+lambda-rie:
+	testenv/rie/run.sh
+
+# What needs Docker: an engine that answers, or, as root, one of its own and images built from
+# packages. Ten to fifteen minutes; KEEP=DIR keeps the images for the next time.
+.PHONY: docker-check
+docker-check:
+	testenv/docker/check.sh

@@ -197,9 +197,15 @@ func TestDDLPrintsEveryTableOfAContract(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tables := c.Tables()
-		if got := strings.Count(stdout, ";\n"); got != len(tables) {
-			t.Errorf("ddl of %s has %d statements, want %d", name, got, len(tables))
+		tables, statements := c.Tables(), len(c.Tables())
+		if v := c.LatestName(); v != "" {
+			statements++
+			if !strings.Contains(stdout, `VIEW "d"."`+v+`" AS`) || strings.Index(stdout, "VIEW") < strings.LastIndex(stdout, "TABLE") {
+				t.Errorf("ddl of %s lacks its view, or has it before its tables", name)
+			}
+		}
+		if got := strings.Count(stdout, ";\n"); got != statements {
+			t.Errorf("ddl of %s has %d statements, want %d", name, got, statements)
 		}
 		for _, table := range tables {
 			if !strings.Contains(stdout, "`d`.`"+table.Name+"`") || !strings.Contains(stdout, "'s3://b/l/"+table.Name+"/'") {

@@ -24,6 +24,7 @@ import (
 type settings struct {
 	Contract   string
 	Table      string
+	Stream     string
 	Checkpoint string
 	Delivery   string
 	Staging    string
@@ -37,6 +38,17 @@ type settings struct {
 	SealEvery     time.Duration
 	StopWithin    time.Duration
 
+	Start string
+	Pages int
+
+	Lease    time.Duration
+	TakeOver bool
+	Standby  bool
+
+	HTTP           string
+	ReadyWithin    time.Duration
+	UnsealedWithin time.Duration
+
 	flags   *pflag.FlagSet
 	origins map[string]string
 }
@@ -47,6 +59,7 @@ func newSettings() *settings {
 	f := s.flags
 	f.StringVar(&s.Contract, "contract", "", "contract of the table: a YAML file, or one of "+strings.Join(schemas.Names(), ", "))
 	f.StringVar(&s.Table, "table", "", "DynamoDB table (default: the contract's)")
+	f.StringVar(&s.Stream, "stream", "", "ARN of the stream to read (default: the table's; needed after that was enabled anew)")
 	f.StringVar(&s.Checkpoint, "checkpoint-table", checkpointTable, "DynamoDB table for lanes, windows and claims; made if there is none")
 	f.StringVar(&s.Delivery, "delivery-stream", "", "Firehose delivery stream (default: the table's name)")
 	f.StringVar(&s.Staging, "staging", "", "where Firehose delivers: s3://bucket/prefix/")
@@ -58,6 +71,14 @@ func newSettings() *settings {
 	f.DurationVar(&s.WindowAge, "window-age", time.Minute, "or when its first record has waited this long")
 	f.DurationVar(&s.SealEvery, "seal-every", time.Minute, "how often staging is looked at")
 	f.DurationVar(&s.StopWithin, "stop-within", 20*time.Second, "after a signal, what is gathered is landed within this time, or left to the next start")
+	f.StringVar(&s.Start, "start", "horizon", "where a stream that was never read begins: horizon is its oldest record, latest what comes from now on")
+	f.IntVar(&s.Pages, "pages-per-second", 200, "pages of the stream that are read in a second, of all shards together: GetRecords is billed")
+	f.DurationVar(&s.Lease, "lease", 30*time.Second, "a process that waits for the lane takes it when its holder has not been seen for this long")
+	f.BoolVar(&s.TakeOver, "take-over", false, "take the lane at once, without waiting for its holder: only if that is known to be gone, it is ended otherwise")
+	f.BoolVar(&s.Standby, "standby", false, "when another process has taken the lane, wait to take it back instead of ending")
+	f.StringVar(&s.HTTP, "http", "", "address that answers /metrics, /healthz, /readyz and /integrity, such as 127.0.0.1:8080 (default: none)")
+	f.DurationVar(&s.ReadyWithin, "ready-within", 5*time.Minute, "how long nothing may move although there is work, before /readyz and the log say so")
+	f.DurationVar(&s.UnsealedWithin, "unsealed-within", 0, "how long a landed window may wait to be in the lake, before /integrity says so; 0s: 15m more than Firehose gathers")
 	return s
 }
 
@@ -152,18 +173,26 @@ func (s *settings) check() []error {
 	refuse := func(name, why string) {
 		errs = append(errs, fmt.Errorf("%s (from %s): %s", yamlName(name), s.origins[name], why))
 	}
-	for name, n := range map[string]int{"window-records": s.WindowRecords, "window-bytes": s.WindowBytes} {
+	for name, n := range map[string]int{"window-records": s.WindowRecords, "window-bytes": s.WindowBytes, "pages-per-second": s.Pages} {
 		if n < 1 {
 			refuse(name, fmt.Sprintf("%d is not above 0", n))
 		}
 	}
-	for name, d := range map[string]time.Duration{"window-age": s.WindowAge, "seal-every": s.SealEvery} {
+	if s.Start != "horizon" && s.Start != "latest" {
+		refuse("start", fmt.Sprintf("%q is neither horizon nor latest", s.Start))
+	}
+	for name, d := range map[string]time.Duration{"window-age": s.WindowAge, "seal-every": s.SealEvery, "ready-within": s.ReadyWithin} {
 		if d <= 0 {
 			refuse(name, fmt.Sprintf("%s is not above 0", d))
 		}
 	}
-	if s.StopWithin < 0 {
-		refuse("stop-within", fmt.Sprintf("%s is below 0", s.StopWithin))
+	if s.Lease < time.Second {
+		refuse("lease", fmt.Sprintf("%s is below 1s", s.Lease))
+	}
+	for name, d := range map[string]time.Duration{"stop-within": s.StopWithin, "unsealed-within": s.UnsealedWithin} {
+		if d < 0 {
+			refuse(name, fmt.Sprintf("%s is below 0", d))
+		}
 	}
 	return errs
 }

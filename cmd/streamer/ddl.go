@@ -19,8 +19,9 @@ func newDDL() *cobra.Command {
 		Use:   "ddl",
 		Short: "Print the statements that create a contract's tables in Athena",
 		Long: `Print the statements that create the lake tables of a contract in Athena: the
-readings, and beside them changes, tombstones and quarantine. Athena takes one
-statement at a time. Without a contract: those of every contract that comes with
+readings, and beside them changes, tombstones and quarantine, and of a table whose
+items are overwritten the view of the latest versions. Athena takes one statement
+at a time. Without a contract: those of every contract that comes with
 this program.
 
 Contracts: ` + strings.Join(schemas.Names(), ", "),
@@ -47,9 +48,13 @@ Contracts: ` + strings.Join(schemas.Names(), ", "),
 				if err != nil {
 					return err
 				}
+				o := athena.Options{Database: database, Location: s.Lake}
+				add := func(text string) { statements = append(statements, strings.TrimSuffix(text, "\n")+";\n") }
 				for _, t := range contract.Tables() {
-					text := athena.DDL(t, athena.Options{Database: database, Location: s.Lake})
-					statements = append(statements, strings.TrimSuffix(text, "\n")+";\n")
+					add(athena.DDL(t, o))
+				}
+				if v, ok := athena.Latest(contract, o); ok {
+					add(v.DDL(o))
 				}
 			}
 			_, err := io.WriteString(c.OutOrStdout(), strings.Join(statements, "\n"))

@@ -1,16 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 
 	"telemetrylake/schemas"
 	"telemetrylake/testenv"
@@ -210,11 +216,37 @@ func until(t *testing.T, what string, happened func() bool) {
 	}
 }
 
-// sealed waits until the windows up to n are in the lake and none is under way.
-func (d *door) sealed(n int64) {
+// sealed waits until the readings of a file are in the lake, in however many windows, and no
+// window is under way.
+func (d *door) sealed(f *climateFile) {
 	d.t.Helper()
-	until(d.t, fmt.Sprintf("windows up to %d are sealed", n), func() bool {
+	want := int64(len(f.lines) - 1)
+	until(d.t, fmt.Sprintf("%d rows are sealed", want), func() bool {
 		st := d.status()
-		return st.Lane.CompleteWindow >= n && st.Lane.CompleteWindow == st.Lane.NextWindow-1 && st.Staging.Objects == 0
+		return st.Lane.CompleteWindow == st.Lane.NextWindow-1 && st.Staging.Objects == 0 && d.rows() >= want
 	})
+}
+
+// rows counts the readings in the lake by the objects' footers.
+func (d *door) rows() (n int64) {
+	d.t.Helper()
+	dir := filepath.Join(d.dir, "s3", lakeBucket, loadTable(d.t, "sensor_readings", schemas.Readings).Name)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".parquet") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		f, err := parquet.OpenFile(bytes.NewReader(b), int64(len(b)))
+		if err == nil {
+			n += f.NumRows()
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.t.Fatal(err)
+	}
+	return n
 }

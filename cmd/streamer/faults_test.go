@@ -154,7 +154,7 @@ func TestAMissingPermissionEndsWhatMetIt(t *testing.T) {
 			}
 			d.open()
 			again := begin(t, "run")
-			d.sealed(1)
+			d.sealed(file)
 			again.stop()
 			again.exits(exitOK)
 			checkReadings(t, d.dir, file)
@@ -196,7 +196,7 @@ func TestRunGoesOnAfterTheServiceFailedForAWhile(t *testing.T) {
 				return strings.Contains(log, "level=WARN") && strings.Contains(log, tt.op) && strings.Contains(log, tt.no.code)
 			})
 			d.open()
-			d.sealed(1)
+			d.sealed(file)
 			c.stop()
 			c.exits(exitOK)
 			for line := range strings.Lines(c.stderr.String()) {
@@ -210,14 +210,14 @@ func TestRunGoesOnAfterTheServiceFailedForAWhile(t *testing.T) {
 	}
 }
 
-func TestTheLaterOfTwoRunsTakesOver(t *testing.T) {
+func TestARunThatTakesOverEndsTheOther(t *testing.T) {
 	file := roomClimate(t, 400)
 	d := openDoor(t)
-	half := &climateFile{name: writeLines(t, file.lines[:200]...)}
+	half := &climateFile{name: writeLines(t, file.lines[:200]...), lines: file.lines[:200]}
 	first := begin(t, "run")
 	d.load(half)
-	d.sealed(1)
-	second := begin(t, "run")
+	d.sealed(half)
+	second := begin(t, "run", "--take-over")
 	token := func() string {
 		item := d.item(t, "lane#run-sensor_readings", "lane")
 		return item["token"].(*types.AttributeValueMemberN).Value
@@ -230,7 +230,7 @@ func TestTheLaterOfTwoRunsTakesOver(t *testing.T) {
 		t.Errorf("the first run ends with %q", words)
 	}
 	t.Log(words)
-	d.sealed(2)
+	d.sealed(file)
 	second.stop()
 	second.exits(exitOK)
 	if text := second.stderr.String(); strings.Contains(text, "streamer:") {
@@ -311,7 +311,7 @@ func TestANewerFormatAsksForAnUpgrade(t *testing.T) {
 			t.Log(words)
 			d.mark(t, tt.item, "fmt", &types.AttributeValueMemberN{Value: "1"})
 			c = begin(t, "run")
-			d.sealed(1)
+			d.sealed(file)
 			c.stop()
 			c.exits(exitOK)
 			checkReadings(t, d.dir, file)

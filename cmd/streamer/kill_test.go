@@ -203,7 +203,8 @@ func (k *killing) killRun(at moment, n int) (seen bool) {
 
 // startRun starts the run, which logs what it recovers.
 func (k *killing) startRun() {
-	k.runs = append(k.runs, k.laptop.startRun("--log-level", "info"))
+	// The one before was killed: nobody waits for its lease.
+	k.runs = append(k.runs, k.laptop.startRun("--log-level", "info", "--take-over"))
 	k.run = k.runs[len(k.runs)-1]
 }
 

@@ -54,16 +54,18 @@ var layers = map[string]layer{
 	}},
 	"pipeline/hot":          {ours: onSchemas, aws: []string{"service/dynamodb", "service/dynamodb/types"}},
 	"pipeline/deploy":       {ours: onSchemas},
-	"pipeline/observe":      {ours: []string{"pipeline"}},
+	"pipeline/observe":      {ours: onPipeline},
 	"pipeline/pipelinetest": {ours: onPipeline, aws: []string{"service/dynamodbstreams/types"}},
 	"testenv":               {},
-	"testenv/containers":    {ours: []string{"testenv"}, aws: []string{"service/dynamodb", "service/s3", "service/firehose"}},
+	"testenv/containers": {ours: []string{"testenv"}, aws: []string{
+		"service/dynamodb", "service/dynamodbstreams", "service/s3", "service/firehose",
+	}},
 	"cmd/streamer": {ours: []string{
 		"schemas", "athena", "athena/engine", "pipeline", "pipeline/stream", "pipeline/columnar", "pipeline/lake", "pipeline/seal",
 		"pipeline/checkpoint", "pipeline/backfill", "pipeline/hot", "pipeline/deploy", "pipeline/observe", "testenv",
 	}, aws: []string{
 		"service/dynamodb", "service/dynamodb/types", "service/dynamodbstreams", "service/firehose", "service/firehose/types",
-		"service/s3", "service/s3/types", "service/athena",
+		"service/s3", "service/s3/types", "service/athena", "service/lambda", "service/lambda/types",
 	}},
 }
 
@@ -79,7 +81,7 @@ var owners = map[string][]string{
 	"github.com/duckdb/duckdb-go/v2":               {"athena/engine"},
 	"database/sql":                                 {"athena/engine"},
 	"go.yaml.in/yaml/v3":                           {"schemas", "cmd/streamer"}, // contracts, and the configuration file
-	"golang.org/x/sync":                            {"cmd/streamer"},
+	"golang.org/x/sync":                            {"cmd/streamer", "testenv/containers"},
 	"github.com/spf13/pflag":                       {"cmd/streamer"},
 	"github.com/cockroachdb/pebble/v2":             {"testenv"},
 	"github.com/spf13/cobra":                       {"cmd/streamer"},
@@ -88,7 +90,8 @@ var owners = map[string][]string{
 	"github.com/prometheus/client_golang":          {"pipeline/observe"},
 	"github.com/testcontainers/testcontainers-go":  {"testenv/containers"},
 	"github.com/aws/smithy-go":                     {"pipeline/stream", "pipeline/lake", "pipeline/checkpoint", "pipeline/hot", "pipeline/backfill", "cmd/streamer"},
-	"github.com/aws/aws-sdk-go-v2/config":          {"cmd/streamer"},
+	"github.com/moby/moby/api":                     {"testenv/containers"}, // testcontainers' own words
+	"github.com/aws/aws-sdk-go-v2/config":          {"cmd/streamer", "testenv/containers"},
 	"github.com/aws/aws-lambda-go":                 {"cmd/streamer"},
 }
 

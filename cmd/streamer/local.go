@@ -31,6 +31,7 @@ type localOptions struct {
 	listen    string
 	contracts []string
 	delivery  time.Duration
+	contained bool
 }
 
 func newLocal() *cobra.Command {
@@ -46,7 +47,11 @@ files in it, so the lake can be looked at with any tool.
 It writes FOLDER/env. In another terminal:
   . FOLDER/env
 after which load, run, seal, query, status and ddl need no further flags but the
-contract, and the aws command line works too.`,
+contract, and the aws command line works too.
+
+In a container loopback is the container's own. There --in-container has it listen
+where --listen says; publish the port on 127.0.0.1, and let other containers call it
+aws.internal: it answers to no other name.`,
 		Example: `  streamer local --dir ./aws
   streamer local --dir ./aws --contract sensor_readings --contract ./mine.yaml`,
 		Args: noArguments,
@@ -56,6 +61,7 @@ contract, and the aws command line works too.`,
 	f.StringVar(&o.dir, "dir", "", "folder to keep everything in")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:4588", "loopback address and port; port 0 takes a free one")
 	f.StringArrayVar(&o.contracts, "contract", schemas.Names(), "contract whose table is made; may be repeated, and then replaces the default")
+	f.BoolVar(&o.contained, "in-container", false, "the network is a container's: --listen may name an address that is not loopback")
 	f.DurationVar(&o.delivery, "deliver-every", 15*time.Second, "how long Firehose buffers, 0s to 15m")
 	return c
 }
@@ -80,7 +86,7 @@ func local(ctx context.Context, o localOptions, out io.Writer) error {
 		contracts = append(contracts, c)
 	}
 	// Listening comes first: an address that cannot be had leaves no half-made folder.
-	l, err := listenLocal(o.listen)
+	l, err := o.bind()
 	if err != nil {
 		return err
 	}
@@ -94,27 +100,40 @@ func local(ctx context.Context, o localOptions, out io.Writer) error {
 	if err := furnish(ctx, newClients(env.AWSConfig()), contracts, o.delivery); err != nil {
 		return errors.Join(err, l.Close(), env.Close())
 	}
-	lines := localEnv(dir, l.Addr().String())
+	lines := localEnv(dir, reachable(l.Addr()))
 	path := filepath.Join(dir, "env")
 	if err := replaceFile(path, lines); err != nil {
 		return errors.Join(err, l.Close(), env.Close())
 	}
-	fmt.Fprintf(out, "%s\nThe embedded AWS answers on http://%s and keeps everything in %s.\nIn another terminal:  . %s\n", lines, l.Addr(), dir, path)
+	fmt.Fprintf(out, "%s\nThe embedded AWS answers on http://%s and keeps everything in %s.\nIn another terminal:  . %s\n", lines, reachable(l.Addr()), dir, path)
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return env.Serve(gctx, l) })
+	serve := env.Serve
+	if o.contained {
+		serve = env.ServeContainer
+	}
+	g.Go(func() error { return serve(gctx, l) })
 	g.Go(func() error { return env.Run(gctx) })
 	return errors.Join(g.Wait(), env.Close())
 }
 
-func listenLocal(addr string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
+func (o localOptions) bind() (net.Listener, error) {
+	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return nil, usagef("listen on %s: %w; name another address with --listen", addr, err)
+		return nil, usagef("listen on %s: %w; name another address with --listen", o.listen, err)
 	}
-	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
-		return nil, errors.Join(usagef("--listen %s is not on loopback; there are no credentials to check: name 127.0.0.1:PORT or [::1]:PORT", addr), l.Close())
+	if a, ok := l.Addr().(*net.TCPAddr); !o.contained && (!ok || !a.IP.IsLoopback()) {
+		return nil, errors.Join(usagef("--listen %s is not on loopback; there are no credentials to check: name 127.0.0.1:PORT or [::1]:PORT", o.listen), l.Close())
 	}
 	return l, nil
+}
+
+// reachable is the address at which this machine, or this container, finds a listener: one on
+// every address is on loopback too.
+func reachable(a net.Addr) string {
+	if t, ok := a.(*net.TCPAddr); ok && t.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", fmt.Sprint(t.Port))
+	}
+	return a.String()
 }
 
 // replaceFile writes a file that another terminal may be reading: it finds the old or the new.

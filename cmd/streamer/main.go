@@ -21,7 +21,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := execute(ctx, arguments(os.Args), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
@@ -124,7 +124,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(newDemo(), newLocal(), newLoad(), newRun(), newSeal(), newQuery(), newStatus(), newConfig(), newDDL(), newVersion())
+	root.AddCommand(newDemo(), newLocal(), newLoad(), newRun(), newSeal(), newQuery(), newStatus(), newGaps(), newConfig(), newDDL(), newPing(), newLambda(), newLanes(), newWindows(), newInspect(), newRescue(), newVersion())
 	return root
 }
 

@@ -9,16 +9,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// An outputKind is the value of -o.
+// An outputKind is the value of -o, or of another flag that takes one of a few words.
 type outputKind struct {
 	value *string
 	kinds []string
+	flag  string // "" for -o
+}
+
+// choiceFlag adds a flag that takes one of the kinds; the first is the default.
+func choiceFlag(f *pflag.FlagSet, value *string, name string, kinds ...string) {
+	*value = kinds[0]
+	f.Var(&outputKind{value, kinds, "--" + name}, name, strings.Join(kinds[:len(kinds)-1], ", ")+" or "+kinds[len(kinds)-1])
 }
 
 // outputFlag adds -o, which takes one of the kinds; the first is the default.
 func outputFlag(f *pflag.FlagSet, value *string, kinds ...string) {
 	*value = kinds[0]
-	f.VarP(&outputKind{value, kinds}, "output", "o", strings.Join(kinds[:len(kinds)-1], ", ")+" or "+kinds[len(kinds)-1])
+	f.VarP(&outputKind{value, kinds, ""}, "output", "o", strings.Join(kinds[:len(kinds)-1], ", ")+" or "+kinds[len(kinds)-1])
 }
 
 func (o *outputKind) String() string { return *o.value }
@@ -26,11 +33,14 @@ func (o *outputKind) String() string { return *o.value }
 func (o *outputKind) Type() string { return "kind" }
 
 func (o *outputKind) Set(s string) error {
-	if !slices.Contains(o.kinds, s) {
-		return usagef("unknown output %q; write -o %s", s, strings.Join(o.kinds, " or -o "))
+	switch {
+	case slices.Contains(o.kinds, s):
+		*o.value = s
+		return nil
+	case o.flag != "":
+		return usagef("unknown %q; write %s %s", s, o.flag, strings.Join(o.kinds, " or "+o.flag+" "))
 	}
-	*o.value = s
-	return nil
+	return usagef("unknown output %q; write -o %s", s, strings.Join(o.kinds, " or -o "))
 }
 
 // writeDocument writes one document for programs.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/smithy-go/logging"
 
@@ -40,7 +41,7 @@ func (s *settings) places() (places, error) {
 		return places{}, err
 	}
 	p, err := s.buckets()
-	p.Contract, p.Table = c, cmp.Or(s.Table, c.Table)
+	p.Contract, p.Table, p.Chosen = c, cmp.Or(s.Table, c.Table), s.Stream
 	p.Delivery = cmp.Or(s.Delivery, p.Table)
 	return p, err
 }
@@ -83,8 +84,8 @@ func overlap(a, b location) bool {
 func (l location) String() string { return "s3://" + l.Bucket + "/" + l.Prefix }
 
 // connect makes the clients from the SDK's own chain: AWS_REGION, AWS_PROFILE,
-// AWS_ENDPOINT_URL and the rest.
-func connect(ctx context.Context) (clients, error) {
+// AWS_ENDPOINT_URL and the rest, and changes it as asked.
+func connect(ctx context.Context, change ...func(*aws.Config)) (clients, error) {
 	// The SDK's own logger tells of retries and closed connections, which it handles: no errors
 	// of ours, and nothing to do for who reads them.
 	cfg, err := config.LoadDefaultConfig(ctx, config.WithLogger(logging.Nop{}))
@@ -93,6 +94,9 @@ func connect(ctx context.Context) (clients, error) {
 	}
 	if cfg.Region == "" {
 		return clients{}, usagef("no AWS region; set AWS_REGION, or for an AWS of streamer local read what it wrote:  . FOLDER/env")
+	}
+	for _, f := range change {
+		f(&cfg)
 	}
 	return newClients(cfg), nil
 }
@@ -107,5 +111,11 @@ func (p *places) findStream(ctx context.Context, c clients) error {
 		return err
 	}
 	p.StreamARN = t.StreamARN
+	if p.Chosen != "" {
+		if tableOf(p.Chosen) != tableOf(t.StreamARN) {
+			return usagef("--stream %s is no stream of table %s; its streams begin with %s/stream/", p.Chosen, p.Table, tableOf(t.StreamARN))
+		}
+		p.StreamARN = p.Chosen
+	}
 	return nil
 }

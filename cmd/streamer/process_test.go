@@ -225,6 +225,16 @@ func (l *laptop) next() int64 {
 // drain runs until all is in the lake, and checks that nothing is left to do.
 func (l *laptop) drain() {
 	l.t.Helper()
+	l.drainRun()
+	// Also what lies beside the prefix of staging, where damage is put.
+	if left := objectsBelow(l.t, filepath.Join(l.dir, "s3", stagingBucket)); len(left) > 0 {
+		l.t.Errorf("left in the staging bucket: %v", left)
+	}
+}
+
+// drainRun is drain of an AWS whose objects are not in the laptop's folder.
+func (l *laptop) drainRun() {
+	l.t.Helper()
 	run := l.startRun("--until-drained")
 	run.exits(exitOK)
 	var totals runTotals
@@ -246,14 +256,11 @@ func (l *laptop) drain() {
 			l.t.Errorf("%d objects in table %s, all readings were good and written once", table.Objects, table.Name)
 		}
 	}
-	// Also what lies beside the prefix of staging, where damage is put.
-	if left := objectsBelow(l.t, filepath.Join(l.dir, "s3", stagingBucket)); len(left) > 0 {
-		l.t.Errorf("left in the staging bucket: %v", left)
-	}
 }
 
-// checkReadings compares the lake in a folder of local's with the file, cell by cell.
-func checkReadings(t *testing.T, dir string, f *climateFile) {
+// checkReadings compares the lake in a folder of local's with the file, cell by cell, and
+// returns how many rows it has.
+func checkReadings(t *testing.T, dir string, f *climateFile) (rows int) {
 	t.Helper()
 	table := loadTable(t, "sensor_readings", schemas.Readings)
 	var got []string
@@ -276,4 +283,5 @@ func checkReadings(t *testing.T, dir string, f *climateFile) {
 			t.Fatalf("in order, row %d is %q in the lake and %q in the file", i+1, got[i], want[i])
 		}
 	}
+	return len(got)
 }

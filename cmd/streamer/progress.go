@@ -63,3 +63,33 @@ func (p *progress) clear() {
 		fmt.Fprint(p.out, clearLine)
 	}
 }
+
+// A statusLine shows on a terminal what a run has done so far.
+type statusLine struct {
+	out         io.Writer // nil: not a terminal
+	begun, last time.Time
+}
+
+func newStatusLine(w io.Writer) *statusLine {
+	s := &statusLine{begun: time.Now()}
+	if isTerminal(w) {
+		s.out = w
+	}
+	return s
+}
+
+func (s *statusLine) show(t runTotals) {
+	if s == nil || s.out == nil || time.Since(s.last) < progressEvery {
+		return
+	}
+	s.last = time.Now()
+	rate := float64(t.Records) / time.Since(s.begun).Seconds()
+	fmt.Fprintf(s.out, clearLine+"%s read, %s a second; %s in %s; %s sealed",
+		count(t.Records), count(int(rate)), counted(t.Rows, "row"), counted(t.Windows, "window"), count(t.SealedRows))
+}
+
+func (s *statusLine) clear() {
+	if s != nil && s.out != nil {
+		fmt.Fprint(s.out, clearLine)
+	}
+}

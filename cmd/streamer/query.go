@@ -39,8 +39,9 @@ func newQuery() *cobra.Command {
 		Long: `Run a query on the lake in a folder: one that the program knows, by its name
 (--list shows them), or one SELECT; what has a space in it is taken for SQL. The
 tables are those of the contracts: readings by the contract's name, and beside
-them NAME_changes, NAME_tombstones and NAME_quarantine. For the tables of a
-contract of your own, name its file with --contract.
+them NAME_changes, NAME_tombstones and NAME_quarantine. Of a table whose items are
+overwritten NAME_latest has the items as they are now. For the tables of a contract
+of your own, name its file with --contract.
 
 Decimals keep every digit: in JSON they are texts, for many readers of JSON round
 numbers. NULL is not the empty text: a table shows NULL and "", CSV an empty field
@@ -228,7 +229,7 @@ func runQuery(c *cobra.Command, s *settings, o queryOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	tables, err := queryTables(s)
+	tables, views, err := queryTables(s)
 	if err != nil {
 		return err
 	}
@@ -244,6 +245,11 @@ func runQuery(c *cobra.Command, s *settings, o queryOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lake.Close()) }()
+	for _, v := range views {
+		if err := lake.AddView(ctx, v); err != nil {
+			return err
+		}
+	}
 	err = st.run(ctx, lake, o, c.OutOrStdout())
 	if name := missingTable(err); name != "" {
 		return noTable(name, s.LakeDir, tables)
@@ -337,28 +343,31 @@ func (st statement) run(ctx context.Context, lake *engine.Lake, o queryOptions, 
 	}
 }
 
-// queryTables are the tables of all contracts that the program knows, and of the one named.
-func queryTables(s *settings) ([]schemas.Table, error) {
+// queryTables are the tables of all contracts that the program knows, and of the one named, and
+// the views over them.
+func queryTables(s *settings) (tables []schemas.Table, views []athena.View, err error) {
 	contracts := map[string]*schemas.Contract{}
 	for _, name := range schemas.Names() {
 		c, err := schemas.Load(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		contracts[c.Name] = c
 	}
 	if s.Contract != "" {
 		c, err := loadContract(s.Contract)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		contracts[c.Name] = c
 	}
-	var tables []schemas.Table
 	for _, c := range contracts {
 		tables = append(tables, c.Tables()...)
+		if v, ok := athena.Latest(c, athena.Options{}); ok {
+			views = append(views, v)
+		}
 	}
-	return tables, nil
+	return tables, views, nil
 }
 
 // checkLake says in one line what is wrong with a folder that is no lake.

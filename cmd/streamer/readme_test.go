@@ -33,7 +33,7 @@ func TestReadmeIsTrue(t *testing.T) {
 				}
 				commands++
 				c, rest, err := newRoot().Find(words[1:])
-				if err != nil || c.Name() != words[1] {
+				if err != nil || c.CommandPath() != "streamer "+words[1] && !strings.HasPrefix(c.CommandPath(), "streamer "+words[1]+" ") {
 					t.Errorf("%s: no such command: %v", line, err)
 					continue
 				}

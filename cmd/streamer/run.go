@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,6 @@ import (
 
 	"telemetrylake/pipeline"
 	"telemetrylake/pipeline/seal"
-	"telemetrylake/pipeline/stream"
 )
 
 func newRun() *cobra.Command {
@@ -45,7 +45,12 @@ everything that was written before the start is in the lake.`,
 			if err := s.load(c); err != nil {
 				return err
 			}
-			r, err := openRunner(c.Context(), s, log)
+			m, err := newMonitor(s, log)
+			if err != nil {
+				return err
+			}
+			defer m.close()
+			r, err := openRunner(c.Context(), s, log, m)
 			if err != nil {
 				return explain(err)
 			}
@@ -59,8 +64,8 @@ everything that was written before the start is in the lake.`,
 			return r.print(c.OutOrStdout(), output)
 		},
 	}
-	s.use(c, "contract", "table", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
-		"window-records", "window-bytes", "window-age", "seal-every", "stop-within")
+	s.use(c, "contract", "table", "stream", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
+		"window-records", "window-bytes", "window-age", "start", "pages-per-second", "seal-every", "stop-within", "lease", "take-over", "standby", "http", "ready-within", "unsealed-within")
 	f := c.Flags()
 	f.BoolVar(&untilDrained, "until-drained", false, "end once everything written before the start is in the lake")
 	outputFlag(f, &output, "table", "json")
@@ -93,6 +98,7 @@ func (o overLine) Write(p []byte) (int, error) {
 // A runner moves one table's records and seals them, in two loops.
 type runner struct {
 	*line
+	monitor      *monitor
 	laneID       pipeline.LaneID
 	log          *slog.Logger
 	sealEvery    time.Duration
@@ -100,6 +106,11 @@ type runner struct {
 	untilDrained bool
 	status       *statusLine
 	start        time.Time
+	since        time.Time // the start by the stream's clock; zero until its first answer
+	session      session
+	// A process that stands by has nothing under way: quit has a signal end it at once, unquit not.
+	quit   func() func() bool
+	unquit func() bool
 
 	mu     sync.Mutex
 	totals runTotals
@@ -133,13 +144,13 @@ func boundMemory(windowBytes int) {
 }
 
 // openRunner checks everything that a run needs before it reads the first record.
-func openRunner(ctx context.Context, s *settings, log *slog.Logger) (*runner, error) {
+func openRunner(ctx context.Context, s *settings, log *slog.Logger, m *monitor) (*runner, error) {
 	p, err := s.places()
 	if err != nil {
 		return nil, err
 	}
 	boundMemory(s.WindowBytes)
-	c, err := connect(ctx)
+	c, err := connect(ctx, countCalls(m.Observer))
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +159,11 @@ func openRunner(ctx context.Context, s *settings, log *slog.Logger) (*runner, er
 	}
 	l, err := wire(c, p, wireOptions{
 		Limits: pipeline.Limits{Records: s.WindowRecords, Bytes: s.WindowBytes, Age: s.WindowAge},
+		Latest: s.Start == "latest",
+		Pages:  s.Pages,
+		Lease:  &leaseOptions{For: s.Lease, TakeOver: s.TakeOver, Standby: s.Standby},
 		Log:    log,
+		Watch:  m.Observer,
 	})
 	if err != nil {
 		return nil, err
@@ -160,11 +175,21 @@ func openRunner(ctx context.Context, s *settings, log *slog.Logger) (*runner, er
 			return nil, fmt.Errorf("look at --%s: %w", name, err)
 		}
 	}
-	r := &runner{line: l, laneID: laneOf(p.Contract), log: log, sealEvery: s.SealEvery, stopWithin: s.StopWithin, start: time.Now()}
+	r := &runner{line: l, monitor: m, laneID: laneOf(p.Contract), log: log, sealEvery: s.SealEvery, stopWithin: s.StopWithin, start: time.Now()}
 	l.gatherer.OnWindow = r.committed
-	if err := l.open(ctx); err != nil {
+	r.standBy()
+	// A standby answers for what is stored too, and the table must be there for that.
+	if err := l.store.Create(ctx); err != nil {
 		return nil, err
 	}
+	m.beside(ctx, &bookkeeper{store: l.store, stream: p.StreamARN, contract: p.Contract})
+	if err := checkStart(l.store, c, p).run(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.open(ctx); err != nil {
+		return nil, errors.Join(err, r.release(ctx))
+	}
+	m.opened(s, l.sink.Interval())
 	return r, nil
 }
 
@@ -201,12 +226,19 @@ func (r *runner) sealed(rep seal.Report) {
 func (r *runner) run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	moved := make(chan struct{})
+	kept, leave := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
 		defer close(moved)
+		defer leave()
 		return r.move(gctx)
 	})
+	g.Go(func() error { return r.keepLease(kept) })
 	g.Go(func() error { return r.seal(gctx, moved) })
-	if err := g.Wait(); err != nil {
+	err := g.Wait()
+	if left := r.release(ctx); left != nil {
+		r.log.Warn("the lane was not released; a standby waits for the time of the lease", "error", explain(left))
+	}
+	if err != nil {
 		return err
 	}
 	st, err := r.store.Lane(context.WithoutCancel(ctx), r.laneID)
@@ -223,6 +255,7 @@ func (r *runner) run(ctx context.Context) error {
 func (r *runner) move(ctx context.Context) error {
 	work, cancel := graceful(ctx, r.stopWithin)
 	defer cancel()
+	r.quit = func() func() bool { return context.AfterFunc(ctx, cancel) }
 	reopen := false
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		var err error
@@ -230,20 +263,27 @@ func (r *runner) move(ctx context.Context) error {
 			r.reader.Reset()
 			err = r.lane.Open(work)
 		}
+		held, end := r.session.begin(ctx)
 		if err == nil {
-			err = r.read(ctx, work, func() { wait = time.Second })
+			err = r.read(held, work, func() { wait = time.Second })
 		}
+		if errors.Is(context.Cause(held), pipeline.ErrFenced) {
+			err = cmp.Or(err, context.Cause(held))
+		}
+		end()
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, pipeline.ErrFenced) && r.leased.Standby:
 		case errors.Is(err, pipeline.ErrFenced):
-			return pipeline.NeedPerson(err, "two processes run this lane; stop one of them")
+			return pipeline.NeedPerson(err, "two processes run this lane; stop one of them, or let it wait with --standby")
 		case needsPerson(err):
 			return err
 		case ctx.Err() != nil:
 			r.log.Warn("stopped before the last window was committed; the next start goes on", "error", err)
 			return nil
 		}
+		r.monitor.Restarting(explain(err))
 		r.log.Warn("starting again from the checkpoint", "in", wait, "error", explain(err))
 		reopen = true
 		if err := pipeline.Wait(ctx, pipeline.Jitter(wait)); err != nil {
@@ -266,25 +306,21 @@ func graceful(ctx context.Context, within time.Duration) (context.Context, conte
 // for instance, is not waited for.
 func needsPerson(err error) bool { return exitCode(explain(err)) == exitPerson }
 
-// Waits between rounds, as Lambda polls and as patience allows.
-const (
-	pollBusy = 250 * time.Millisecond
-	pollIdle = time.Second
-)
-
 // read makes windows of the stream. It returns nil once ctx is done or the stream is drained,
 // with everything gathered committed.
 func (r *runner) read(ctx, work context.Context, progressed func()) error {
-	d, tipsMarked := newDrain(r.start), time.Now()
-	add := func(b pipeline.Batch) error { return r.gatherer.Add(work, b) }
+	var tips tips
+	add := r.monitor.Emit(func(b pipeline.Batch) error { return r.gatherer.Add(work, b) })
 	for ctx.Err() == nil {
-		info, err := r.reader.Round(ctx, add)
+		began := time.Now()
+		info, err := r.reader.Poll(ctx, add)
 		if err != nil {
 			if ctx.Err() != nil {
 				break // the round was cut short, not the gathering
 			}
 			return err
 		}
+		r.monitor.Round(seenRound(began, info))
 		r.gathered(info.Records)
 		if info.Failed != nil {
 			r.log.Warn("part of the stream could not be read", "error", explain(info.Failed))
@@ -292,106 +328,27 @@ func (r *runner) read(ctx, work context.Context, progressed func()) error {
 		if err := r.gatherer.FlushDue(work); err != nil {
 			return err
 		}
-		if d.see(info, time.Now()) && r.untilDrained {
+		if r.since.IsZero() {
+			r.since = info.At
+		}
+		if r.untilDrained && drained(info, r.since) {
 			r.totals.Drained = true
+			tips.see(info)
 			break
 		}
-		if r.gatherer.Empty() && time.Since(tipsMarked) >= tipEvery {
-			r.markTips(work, d)
-			tipsMarked = time.Now()
-		}
-		wait := pollIdle
-		switch {
-		case info.Records >= 1000:
-			wait = 0
-		case info.Records > 0:
-			wait = pollBusy
+		tips.see(info)
+		if r.gatherer.Empty() && tips.due(time.Now()) {
+			r.markTips(work, &tips)
 		}
 		if info.Records > 0 {
 			progressed()
-		}
-		if wait > 0 && pipeline.Wait(ctx, wait) != nil {
-			break
 		}
 	}
 	if err := r.gatherer.Flush(work); err != nil {
 		return err
 	}
-	r.markTips(work, d)
+	r.markTips(work, &tips)
 	return nil
-}
-
-// tipEvery is how often it is noted that a shard was read to its tip: a write for each shard.
-const tipEvery = 10 * time.Second
-
-// markTips notes which shards were read to their tips, once all they had shown is committed. It
-// tells a stream at rest from one that nobody reads.
-func (r *runner) markTips(ctx context.Context, d *drain) {
-	for _, id := range d.atTip() {
-		if err := r.shards.MarkTip(ctx, id, time.Now()); err != nil {
-			r.log.Warn("status shows an older lag than there is", "error", explain(err))
-			return
-		}
-	}
-}
-
-// A drain tells when everything written before a time has been read: every shard has shown a
-// record created after it, or has been empty for some pages and some time. One empty page
-// means nothing: a shard may give some though records lie ahead.
-type drain struct {
-	since  time.Time
-	shards map[pipeline.ShardID]*emptiness
-}
-
-type emptiness struct {
-	pages int
-	from  time.Time
-}
-
-const (
-	drainPages = 5
-	drainTime  = 10 * time.Second
-)
-
-func newDrain(since time.Time) *drain {
-	return &drain{since: since, shards: map[pipeline.ShardID]*emptiness{}}
-}
-
-// atTip lists the shards that have been empty for some pages.
-func (d *drain) atTip() []pipeline.ShardID {
-	var ids []pipeline.ShardID
-	for id, e := range d.shards {
-		if e.pages >= drainPages {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-func (d *drain) see(info stream.RoundInfo, now time.Time) bool {
-	all := len(info.Shards) > 0 && info.Failed == nil
-	for _, s := range info.Shards {
-		e := d.shards[s.ID]
-		if e == nil {
-			e = &emptiness{}
-			d.shards[s.ID] = e
-		}
-		switch s.State {
-		case stream.Finished:
-			continue
-		case stream.Tip:
-			if e.pages++; e.pages == 1 {
-				e.from = now
-			}
-		default:
-			e.pages = 0
-		}
-		// Creation times are whole seconds, rounded down.
-		past := s.Created.After(d.since)
-		empty := e.pages >= drainPages && now.Sub(e.from) >= drainTime
-		all = all && (past || empty)
-	}
-	return all
 }
 
 // seal sweeps staging at intervals. Once moving has ended with a drained stream it sweeps until
@@ -399,10 +356,12 @@ func (d *drain) see(info stream.RoundInfo, now time.Time) bool {
 func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 	every := r.sealEvery
 	for {
+		began := time.Now()
 		rep, err := r.sealer.Sweep(ctx)
 		r.sealed(rep)
 		// A window without parts, or one whose seal died before folding, is in no staging object.
 		err = errors.Join(err, r.store.Fold(ctx, r.laneID))
+		r.monitor.Swept(seenSweep(time.Since(began), rep), err)
 		switch {
 		case err != nil && needsPerson(err):
 			return err
@@ -457,34 +416,4 @@ func (r *runner) print(w io.Writer, output string) error {
 		{"Windows not sealed yet", count(t.Unsealed)},
 	})
 	return nil
-}
-
-// A statusLine shows on a terminal what a run has done so far.
-type statusLine struct {
-	out         io.Writer // nil: not a terminal
-	begun, last time.Time
-}
-
-func newStatusLine(w io.Writer) *statusLine {
-	s := &statusLine{begun: time.Now()}
-	if isTerminal(w) {
-		s.out = w
-	}
-	return s
-}
-
-func (s *statusLine) show(t runTotals) {
-	if s == nil || s.out == nil || time.Since(s.last) < progressEvery {
-		return
-	}
-	s.last = time.Now()
-	rate := float64(t.Records) / time.Since(s.begun).Seconds()
-	fmt.Fprintf(s.out, clearLine+"%s read, %s a second; %s in %s; %s sealed",
-		count(t.Records), count(int(rate)), counted(t.Rows, "row"), counted(t.Windows, "window"), count(t.SealedRows))
-}
-
-func (s *statusLine) clear() {
-	if s != nil && s.out != nil {
-		fmt.Fprint(s.out, clearLine)
-	}
 }

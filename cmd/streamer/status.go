@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -57,6 +58,7 @@ type status struct {
 type laneStatus struct {
 	Name           string `json:"name"`
 	Started        bool   `json:"started"`
+	Holder         string `json:"holder,omitempty"` // host and process that hold the lane under a lease
 	NextWindow     int64  `json:"next_window"`
 	PendingWindow  int64  `json:"pending_window,omitempty"`
 	CompleteWindow int64  `json:"complete_through_window"`
@@ -138,6 +140,9 @@ func (st *status) readLane(ctx context.Context, store *checkpoint.Store, id pipe
 		Name: string(id), Started: lane.Exists, NextWindow: lane.Next, PendingWindow: lane.Pending,
 		CompleteWindow: lane.Watermark, Unsealed: lane.Unsealed(), Halted: lane.Halted,
 	}
+	if lane.Holder.Lease != 0 {
+		st.Lane.Holder = cmp.Or(lane.Holder.Host, "a process that does not say where it is")
+	}
 	for _, w := range lane.Windows {
 		if w.State == pipeline.WindowPending || w.State == pipeline.WindowCommitted {
 			st.Lane.UnsealedRows += w.Counts.Rows
@@ -189,13 +194,16 @@ func (st *status) print(w io.Writer) error {
 			[]string{"  in the lake", fmt.Sprintf("every window up to %d", st.Lane.CompleteWindow)},
 			[]string{"  in flight", fmt.Sprintf("%d windows with %s rows", st.Lane.Unsealed, count(st.Lane.UnsealedRows))})
 	}
+	if st.Lane.Holder != "" {
+		rows = append(rows, []string{"  held by", st.Lane.Holder})
+	}
 	if st.Lane.Halted != "" {
 		rows = append(rows, []string{"  HALTED", st.Lane.Halted})
 	}
 	if st.Lag != "" {
 		rows = append(rows, []string{"Lag", st.Lag})
 	}
-	rows = append(rows, []string{"Gaps", fmt.Sprint(st.Gaps)})
+	rows = append(rows, []string{"Gaps", fmt.Sprintf("%d not closed", st.Gaps)})
 	table(w, nil, rows)
 	fmt.Fprintln(w)
 	var sizes [][]string

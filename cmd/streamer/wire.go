@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"telemetrylake/pipeline/checkpoint"
 	"telemetrylake/pipeline/columnar"
 	"telemetrylake/pipeline/lake"
+	"telemetrylake/pipeline/observe"
 	"telemetrylake/pipeline/seal"
 	"telemetrylake/pipeline/stream"
 	"telemetrylake/schemas"
@@ -35,8 +38,9 @@ func newClients(cfg aws.Config) clients {
 		streams:  dynamodbstreams.NewFromConfig(cfg),
 		firehose: firehose.NewFromConfig(cfg),
 		s3: s3.NewFromConfig(cfg, func(o *s3.Options) {
-			// An endpoint of one's own rarely has a name for each bucket.
-			o.UsePathStyle = cfg.BaseEndpoint != nil
+			// An endpoint of one's own, whether for all services or for S3 alone, rarely has a name for
+			// each bucket.
+			o.UsePathStyle = o.BaseEndpoint != nil
 		}),
 	}
 }
@@ -45,6 +49,7 @@ func newClients(cfg aws.Config) clients {
 type places struct {
 	Contract   *schemas.Contract
 	Table      string // DynamoDB table, for a run that looks its stream up
+	Chosen     string // stream that was named, for a run that looks its stream up
 	StreamARN  string
 	Checkpoint string // table
 	Delivery   string // delivery stream
@@ -59,8 +64,14 @@ type location struct{ Bucket, Prefix string }
 // wireOptions are what a caller may want to choose.
 type wireOptions struct {
 	Limits pipeline.Limits
+	Latest bool // a stream that was never read begins with what comes from now on
+	Pages  int  // a second, of all shards; 0: the reader's default
 	Now    func() time.Time
-	Log    *slog.Logger // nil: none
+	// PageLimit bounds the records of one page that a function reads; 0: what the service gives.
+	PageLimit int
+	Lease     *leaseOptions     // nil: the lane is taken at once, and held without one
+	Log       *slog.Logger      // nil: none
+	Watch     *observe.Observer // nil: nobody watches
 }
 
 // A line moves the records of one table into its lake: what reads, what makes windows, and
@@ -68,6 +79,7 @@ type wireOptions struct {
 type line struct {
 	store    *checkpoint.Store
 	shards   *checkpoint.Shards
+	leased   *checkpoint.Leased // nil: without a lease
 	sink     *lake.Firehose
 	staging  *lake.Bucket
 	lake     *lake.Bucket
@@ -75,6 +87,7 @@ type line struct {
 	lane     *pipeline.Lane
 	gatherer *pipeline.Gatherer
 	sealer   *seal.Sealer
+	probe    lake.Probe
 	onBatch  func(pipeline.Batch) // called before a batch is gathered; may be nil
 }
 
@@ -86,23 +99,38 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 	mem := memory.DefaultAllocator
 	at := openBuckets(c, p)
 	l := &line{
-		store:   checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now}),
+		store:   checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now, Host: hostText()}),
 		staging: at.staging,
 		lake:    at.lake,
 	}
 	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging, o.Log)
+	l.probe = func() ([]byte, error) { return newProbe(p.Contract) }
 	l.shards = l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run)
+	begin := stream.Horizon
+	if o.Latest {
+		begin = stream.Latest
+	}
 	l.reader = stream.New(c.streams, stream.Options{
 		StreamARN: p.StreamARN,
 		Shards:    l.shards,
+		Start:     begin,
+		Budget:    float64(o.Pages),
 		Logger:    o.Log,
 		Now:       o.Now,
 	})
-	var err error
-	l.lane, err = pipeline.NewLane(pipeline.Stages{
+	stages := pipeline.Stages{
 		Decoder: columnar.NewDecoder(mem), Encoder: columnar.NewEncoder(mem), Sink: l.sink,
-		Checkpoints: l.store, Contracts: l.store, Replayer: l.reader,
-	}, pipeline.LaneOptions{Lane: laneOf(p.Contract), Stream: p.StreamARN, Contract: p.Contract, Log: o.Log})
+		Checkpoints: l.store, Contracts: l.store, Replayer: l.reader, Gaps: l.store,
+	}
+	if k := o.Lease; k != nil {
+		l.leased = &checkpoint.Leased{Store: l.store, For: k.For, TakeOver: k.TakeOver, Standby: k.Standby}
+		stages.Checkpoints = l.leased
+	}
+	if w := o.Watch; w != nil {
+		stages.Decoder, stages.Sink, stages.Checkpoints = w.Decoder(stages.Decoder), w.Sink(stages.Sink), w.Checkpoints(stages.Checkpoints)
+	}
+	var err error
+	l.lane, err = pipeline.NewLane(stages, pipeline.LaneOptions{Lane: laneOf(p.Contract), Stream: p.StreamARN, Contract: p.Contract, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -113,6 +141,23 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 	l.gatherer = pipeline.NewGatherer(l.lane, o.Limits, now)
 	l.sealer = newSealer(l.store, at, o.Log)
 	return l, nil
+}
+
+// newProbe is a part that tries a delivery stream out: no rows, and a name of its own by which it
+// is known again. Seal drops it.
+func newProbe(c *schemas.Contract) ([]byte, error) {
+	table := c.LakeTable(schemas.Readings)
+	meta := pipeline.PartMeta{
+		Format: pipeline.FormatVersion, Probe: true, Table: table.Name, Contract: c.Hash(),
+		Window: pipeline.WindowID{Lane: "probe", Incarnation: rand.Text()},
+	}
+	text, err := meta.Encode()
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	err = columnar.NewEncoder(memory.DefaultAllocator, columnar.Uncompressed()).Empty(&b, table, map[string]string{pipeline.PartMetaKey: text})
+	return b.Bytes(), err
 }
 
 // buckets are where objects lie between Firehose and Athena.
@@ -127,7 +172,8 @@ func openBuckets(c clients, p places) buckets {
 func newSealer(store *checkpoint.Store, at buckets, log *slog.Logger) *seal.Sealer {
 	return seal.New(seal.Stages{
 		Staging: at.staging, Lake: at.lake, Damaged: at.damaged,
-		Ledger: store, Folder: store, Merger: columnar.NewMerger(memory.DefaultAllocator), Log: log,
+		Ledger: store, Folder: store, Claims: store, Merger: columnar.NewMerger(memory.DefaultAllocator), Log: log,
+		Spool: func() (seal.Spool, error) { return lake.NewSpool(), nil },
 	})
 }
 
@@ -137,7 +183,7 @@ func (l *line) open(ctx context.Context) error {
 	if err := l.store.Create(ctx); err != nil {
 		return err
 	}
-	if err := l.sink.Check(ctx); err != nil {
+	if err := l.sink.Check(ctx, l.probe); err != nil {
 		return err
 	}
 	return l.lane.Open(ctx)

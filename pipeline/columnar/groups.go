@@ -56,7 +56,8 @@ func (g *groupWriter) write(batch arrow.RecordBatch) error {
 		g.target += batchRows
 		return nil
 	}
-	needed := math.Ceil(float64(g.inGroup) * minGroupBytes / float64(bytes))
+	// A little more than that: the rows to come may compress better than those before.
+	needed := math.Ceil(1.1 * float64(g.inGroup) * minGroupBytes / float64(bytes))
 	g.minRows = max(minGroupRows, int64(needed))
 	if g.remaining < g.minRows {
 		// Too few for a group of their own.

@@ -200,9 +200,9 @@ type cursor struct {
 	rows   int // in batch
 }
 
-// rowsAtOnce is how many rows of each of n parts are decoded at once: together no more than of a few
-// dozen, so that many parts need little more memory than few.
-func rowsAtOnce(n int) int64 { return int64(max(minBatchRows, min(batchRows, 32*batchRows/n))) }
+// rowsAtOnce is how many rows of each of n parts are decoded at once: together no more than of six
+// parts of batchRows, so that many need little more memory than few.
+func rowsAtOnce(n int) int64 { return int64(max(minBatchRows, min(batchRows, 6*batchRows/n))) }
 
 const minBatchRows = 1 << 10
 

@@ -102,9 +102,15 @@ func (b *Bucket) Read(ctx context.Context, o pipeline.Object) (*bytes.Reader, er
 // Create puts an object that does not exist yet. It fails with pipeline.ErrExists if it does;
 // after a lost answer that may be our own.
 func (b *Bucket) Create(ctx context.Context, key string, body []byte) error {
+	return b.CreateFrom(ctx, key, io.NewSectionReader(bytes.NewReader(body), 0, int64(len(body))))
+}
+
+// CreateFrom is Create with a body that need not be in memory. It is one request, and so nothing
+// is there before all of it is; S3 takes up to 5 GiB in one.
+func (b *Bucket) CreateFrom(ctx context.Context, key string, body *io.SectionReader) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		_, err := b.client.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: &b.bucket, Key: aws.String(b.prefix + key), Body: bytes.NewReader(body),
+			Bucket: &b.bucket, Key: aws.String(b.prefix + key), Body: io.NewSectionReader(body, 0, body.Size()),
 			IfNoneMatch: aws.String("*"), ContentType: aws.String("application/vnd.apache.parquet"),
 		})
 		switch status(err) {

@@ -36,6 +36,8 @@ type Firehose struct {
 	stream  string
 	staging *Bucket
 	log     *slog.Logger
+
+	interval time.Duration // as Check found it
 }
 
 var _ pipeline.Sink = (*Firehose)(nil)
@@ -46,19 +48,19 @@ func NewFirehose(client *firehose.Client, stream string, staging *Bucket, log *s
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Firehose{client, stream, staging, log}
+	return &Firehose{client: client, stream: stream, staging: staging, log: log}
 }
 
-// Check refuses a delivery stream whose settings would damage parts, and says what to change.
-func (f *Firehose) Check(ctx context.Context) error {
+// Check refuses a delivery stream whose settings would damage parts, and says what to change. A
+// stand-in for AWS that does not report its settings is tried out: two parts that probe makes
+// must arrive in staging as they were put.
+func (f *Firehose) Check(ctx context.Context, probe Probe) error {
 	out, err := f.client.DescribeDeliveryStream(ctx, &firehose.DescribeDeliveryStreamInput{DeliveryStreamName: &f.stream})
 	if err != nil {
 		return fmt.Errorf("describe delivery stream %s: %w", f.stream, err)
 	}
 	d := out.DeliveryStreamDescription
-	refuse := func(what, do string) error {
-		return pipeline.NeedPerson(fmt.Errorf("delivery stream %s %s", f.stream, what), do)
-	}
+	refuse := f.refuse
 	if d.DeliveryStreamStatus != types.DeliveryStreamStatusActive {
 		return refuse(fmt.Sprintf("is %s", d.DeliveryStreamStatus), "wait until it is ACTIVE, then start again")
 	}
@@ -89,8 +91,18 @@ func (f *Firehose) Check(ctx context.Context) error {
 	if prefix := aws.ToString(s.ErrorOutputPrefix); prefix != "" && strings.HasPrefix(prefix, f.staging.prefix) {
 		return refuse(fmt.Sprintf("has its error prefix %s under staging %s", prefix, f.staging), "move it elsewhere: what lies there is no part")
 	}
+	if s.BufferingHints != nil {
+		f.interval = time.Duration(aws.ToInt32(s.BufferingHints.IntervalInSeconds)) * time.Second
+	}
+	if f.ownEndpoint() && !reports(s) {
+		return f.try(ctx, probe, f.interval)
+	}
 	return nil
 }
+
+// Interval is how long the delivery stream gathers at most before it delivers, as the last Check
+// found it; 0 if it does not say.
+func (f *Firehose) Interval() time.Duration { return f.interval }
 
 // Land implements pipeline.Sink.
 func (f *Firehose) Land(ctx context.Context, parts []pipeline.Part) error {

@@ -245,7 +245,7 @@ func TestFirehoseCheckAcceptsPlainStreams(t *testing.T) {
 			d := destination()
 			change(d)
 			f, _ := newSink(t, cfg, d)
-			if err := f.Check(t.Context()); err != nil {
+			if err := f.Check(t.Context(), noProbe); err != nil {
 				t.Error(err)
 			}
 		})
@@ -278,7 +278,7 @@ func TestFirehoseCheckRefusesWhatDamagesPartsAndSaysWhatToChange(t *testing.T) {
 			_, cfg := newService(t, testenv.FirehoseBehaviour{})
 			f, w := newSink(t, cfg, destination())
 			w.rewrite = c.change
-			err := f.Check(t.Context())
+			err := f.Check(t.Context(), noProbe)
 			var person *pipeline.PersonError
 			if !errors.As(err, &person) || !strings.Contains(person.Do, c.do) || !strings.Contains(err.Error(), streamName) {
 				t.Errorf("check: %v, want what to do about %s", err, c.do)
@@ -288,7 +288,7 @@ func TestFirehoseCheckRefusesWhatDamagesPartsAndSaysWhatToChange(t *testing.T) {
 	_, cfg := newService(t, testenv.FirehoseBehaviour{})
 	f, _ := newSink(t, cfg, destination())
 	f.stream = "missing"
-	if err := f.Check(t.Context()); err == nil {
+	if err := f.Check(t.Context(), noProbe); err == nil {
 		t.Error("a delivery stream that does not exist passes")
 	}
 }

@@ -75,7 +75,7 @@ func newPlant(t testing.TB) *plant {
 
 // sealer is one process that seals.
 func (p *plant) sealer(change ...func(*Stages)) *Sealer {
-	st := Stages{Staging: p.staging, Lake: p.lake, Damaged: p.damaged, Ledger: p.store, Folder: p.store, Merger: p.merger}
+	st := Stages{Staging: p.staging, Lake: p.lake, Damaged: p.damaged, Ledger: p.store, Folder: p.store, Merger: p.merger, Claims: p.store}
 	for _, f := range change {
 		f(&st)
 	}
@@ -327,11 +327,24 @@ func (p *plant) set(pk, sk, attribute string, v ddb.AttributeValue) {
 // opened is a part as seal sees it in a file of its own.
 func opened(t testing.TB, body []byte) *part {
 	t.Helper()
-	p, err := open(body, span{0, len(body), nil})
+	p, err := openBytes(body, span{0, int64(len(body)), nil})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func openBytes(b []byte, sp span) (*part, error) {
+	return open(&source{r: bytes.NewReader(b), size: int64(len(b))}, sp)
+}
+
+func fileOf(t testing.TB, b []byte) *parquet.File {
+	t.Helper()
+	f, err := parquet.OpenFile(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // retold is body with other part metadata: the same rows, written again.
@@ -357,3 +370,5 @@ func withMeta(t testing.TB, body []byte, meta map[string]string) []byte {
 	}
 	return b.Bytes()
 }
+
+func text(s string) ddb.AttributeValue { return &ddb.AttributeValueMemberS{Value: s} }

@@ -4,7 +4,6 @@
 package seal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,21 +14,27 @@ import (
 	"slices"
 
 	"telemetrylake/pipeline"
+	"telemetrylake/schemas"
 )
 
 // A Store holds objects that are created once and never replaced.
 type Store interface {
 	List(ctx context.Context) iter.Seq2[pipeline.Object, error]
-	// Read returns the object's bytes, or pipeline.ErrNotFound if it is gone.
-	Read(ctx context.Context, o pipeline.Object) (*bytes.Reader, error)
-	// Create fails with pipeline.ErrExists if there is one.
-	Create(ctx context.Context, key string, body []byte) error
+	// View calls f with the object's bytes and returns its error; an o.Size of 0 is not known yet.
+	// Reads fail with pipeline.ErrNotFound if the object of o.ETag is gone. What is read is not held
+	// in memory beyond some bound, and not valid after f.
+	View(ctx context.Context, o pipeline.Object, f func(*io.SectionReader) error) error
+	// CreateFrom fails with pipeline.ErrExists if there is an object of this name.
+	CreateFrom(ctx context.Context, key string, body *io.SectionReader) error
 	Remove(ctx context.Context, o pipeline.Object) error
 }
 
 // A Merger writes sorted parts of one table, partition and schema as one file with large row
-// groups, in the order of the named columns.
+// groups, in the order of the named columns. An error that has BadPart() int says which part is to
+// blame.
 type Merger interface {
+	// Empty writes a file of the table without any row.
+	Empty(w io.Writer, t schemas.Table, meta map[string]string) error
 	Merge(ctx context.Context, w io.Writer, parts []*io.SectionReader, order []string, meta map[string]string) error
 }
 
@@ -37,6 +42,20 @@ type Merger interface {
 type Folder interface {
 	Fold(ctx context.Context, lane pipeline.LaneID) error
 	Halt(ctx context.Context, lane pipeline.LaneID, why string) error
+}
+
+// Claims is what TakeOver needs of the ledger besides.
+type Claims interface {
+	// Claims returns the claims of a window's parts, also those that are void or published.
+	Claims(ctx context.Context, w pipeline.WindowID) ([]pipeline.Claim, error)
+	Contract(ctx context.Context, hash string) (*schemas.Contract, error)
+}
+
+// A Spool holds what was made until it is verified and stored. It is written first, then read.
+type Spool interface {
+	io.Writer
+	io.ReaderAt
+	io.Closer
 }
 
 // Stages are what a Sealer works with.
@@ -47,8 +66,14 @@ type Stages struct {
 	Ledger  pipeline.Ledger
 	Folder  Folder
 	Merger  Merger
-	Log     *slog.Logger // nil: none
+	Claims  Claims                // nil: TakeOver fails
+	Spool   func() (Spool, error) // nil: in memory, however much it is
+	Log     *slog.Logger          // nil: none
 }
+
+// SoftMemory is the soft memory limit, in bytes, of a process that only seals: what is live in it is
+// less, and garbage beyond it is no use. With it such a process holds no more than 512 MiB.
+const SoftMemory = 352 << 20
 
 // A Sealer seals staging objects. Any number may work on the same staging at once.
 type Sealer struct {
@@ -59,6 +84,9 @@ type Sealer struct {
 func New(s Stages) *Sealer {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.Spool == nil {
+		s.Spool = func() (Spool, error) { return &inMemory{}, nil }
 	}
 	return &Sealer{s}
 }
@@ -72,6 +100,7 @@ type Report struct {
 	Duplicates int // parts dropped because another copy is in the lake
 	Void       int // parts dropped because their window was given up
 	Waiting    int // parts whose other copy is claimed and not yet published; they stay
+	TakenOver  int // parts whose claimed copy was gone, and of which this run published or claimed another
 	Created    int // lake objects
 	Rows       int // rows in them
 	Damaged    int // runs of bytes put aside
@@ -87,6 +116,7 @@ const (
 	Foreign  Keep = "foreign"  // a Parquet file that is not ours
 	Unknown  Keep = "unknown"  // of an unknown lane or a window never begun
 	Mismatch Keep = "mismatch" // differs from its window's manifest; its lane is halted
+	Broken   Keep = "broken"   // readable, but its rows are not sorted, not of its partition, or no merge takes it
 )
 
 func (r *Report) keep(k Keep) {
@@ -105,6 +135,7 @@ func (r *Report) Add(s Report) {
 	r.Duplicates += s.Duplicates
 	r.Void += s.Void
 	r.Waiting += s.Waiting
+	r.TakenOver += s.TakenOver
 	r.Created += s.Created
 	r.Rows += s.Rows
 	r.Damaged += s.Damaged

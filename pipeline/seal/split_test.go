@@ -14,7 +14,7 @@ import (
 // covers fails the test unless the spans are all of b, in order, and no damage touches damage.
 func covers(t *testing.T, b []byte, spans []span) {
 	t.Helper()
-	at := 0
+	at := int64(0)
 	for i, sp := range spans {
 		if sp.off != at || sp.end <= sp.off {
 			t.Fatalf("span %d is [%d,%d), the one before ended at %d", i, sp.off, sp.end, at)
@@ -24,7 +24,7 @@ func covers(t *testing.T, b []byte, spans []span) {
 		}
 		at = sp.end
 	}
-	if at != len(b) {
+	if at != int64(len(b)) {
 		t.Fatalf("spans end at %d of %d bytes", at, len(b))
 	}
 }
@@ -66,7 +66,7 @@ func TestSplitFindsEveryWholePartBetweenAnything(t *testing.T) {
 			case 4: // its beginning is missing
 				b = append(b, part[1+rng.IntN(len(part)-1):]...)
 			default:
-				want = append(want, span{len(b), len(b) + len(part), nil})
+				want = append(want, span{int64(len(b)), int64(len(b) + len(part)), nil})
 				b = append(b, part...)
 			}
 		}
@@ -94,7 +94,7 @@ func TestSplitOfNothingIsNothing(t *testing.T) {
 // An object of one part is that part, bit for bit.
 func TestSplitOfOnePartIsThePart(t *testing.T) {
 	for _, b := range realParts(t) {
-		if s := split(b); len(s) != 1 || s[0] != (span{0, len(b), nil}) {
+		if s := split(b); len(s) != 1 || s[0] != (span{0, int64(len(b)), nil}) {
 			t.Errorf("spans %v of %d bytes", s, len(b))
 		}
 	}
@@ -104,7 +104,7 @@ func TestSplitOfOnePartIsThePart(t *testing.T) {
 // merged, or refused with an error.
 func TestDamagedPartsNeverPanic(t *testing.T) {
 	parts := realParts(t)
-	w := &work{Sealer: New(Stages{Merger: columnar.NewMerger(memory.DefaultAllocator)})}
+	w := &work{Sealer: New(Stages{Merger: columnar.NewMerger(memory.DefaultAllocator)}), src: &source{}}
 	rng := rand.New(rand.NewPCG(9, 9))
 	refused := 0
 	for range 2000 {
@@ -119,7 +119,7 @@ func TestDamagedPartsNeverPanic(t *testing.T) {
 				refused++
 				continue
 			}
-			p, err := open(b, sp)
+			p, err := openBytes(b, sp)
 			if err != nil || p.meta.Probe {
 				refused++
 				continue
@@ -150,7 +150,7 @@ func FuzzSplit(f *testing.F) {
 		covers(t, b, spans)
 		for _, sp := range spans {
 			if sp.damage == nil {
-				_, _ = open(b, sp)
+				_, _ = openBytes(b, sp)
 			}
 		}
 	})

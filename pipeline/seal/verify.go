@@ -1,95 +1,160 @@
 package seal
 
 import (
-	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/parquet-go/parquet-go"
 
+	"telemetrylake/pipeline"
 	"telemetrylake/schemas"
 )
 
-// A tally is what a column holds, in whatever order.
+// A tally is what a file holds, in whatever order its rows are.
 type tally struct {
+	columns []columnTally
+	rows    uint64 // sum of the hashes of whole rows: no two rows have exchanged a value
+}
+
+type columnTally struct {
 	values, nulls int64
 	sum           uint64 // of the hashes of its values: a merger that doubles one row and loses another keeps the rest
 }
 
-// add counts one value.
-func (t *tally) add(v parquet.Value, buf []byte) []byte {
-	buf = append(v.AppendBytes(buf[:0]), byte(v.DefinitionLevel()), byte(v.RepetitionLevel()))
-	h := uint64(14695981039346656037) // FNV-1a
-	for _, b := range buf {
-		h = (h ^ uint64(b)) * 1099511628211
+// hash is of a value and of how deep it is nested.
+func hash(v parquet.Value) uint64 {
+	h := uint64(v.DefinitionLevel())<<8 | uint64(v.RepetitionLevel())
+	switch {
+	case v.IsNull():
+		return mix(h, 1)
+	case v.Kind() == parquet.Int64, v.Kind() == parquet.Double:
+		return mix(h, v.Uint64())
+	case v.Kind() == parquet.Int32, v.Kind() == parquet.Float:
+		return mix(h, uint64(v.Uint32()))
+	case v.Kind() == parquet.ByteArray, v.Kind() == parquet.FixedLenByteArray:
+		return hashBytes(h, v.ByteArray())
 	}
-	t.sum += h
-	return buf
+	return hashBytes(h, v.Bytes())
+}
+
+func hashBytes(h uint64, b []byte) uint64 {
+	n := len(b)
+	for ; len(b) >= 8; b = b[8:] {
+		h = mix(h, binary.LittleEndian.Uint64(b))
+	}
+	var last [8]byte
+	copy(last[:], b)
+	return mix(mix(h, binary.LittleEndian.Uint64(last[:])), uint64(n))
+}
+
+// mix is far from secret and good enough to tell rows apart: nobody chooses values against it.
+func mix(h, v uint64) uint64 {
+	hi, lo := bits.Mul64(h^0x9e3779b97f4a7c15, v^0xd6e8feb86659fd93)
+	return (hi ^ lo) * 0xff51afd7ed558ccd
 }
 
 // verify re-opens a merged object with another reader than the one that wrote it, and compares
-// it with its parts: schema, rows, values and nulls per column, and event times inside the
-// partition. parquet-go decodes every value for it.
-func verify(body []byte, parts []*part) error {
-	f, err := parquet.OpenFile(bytes.NewReader(body), int64(len(body)))
+// it with its parts: schema, rows, values and nulls per column, whole rows, and event times inside
+// the partition. parquet-go decodes every value for it.
+func verify(s *source, parts []*part) error {
+	f, err := openFile(s.section(0, s.size))
 	if err != nil {
 		return fmt.Errorf("re-open: %w", err)
 	}
 	if got := fingerprint(f); got != parts[0].schema {
 		return errors.New("its schema is not the parts'")
 	}
-	want := make([]tally, len(f.Schema().Columns()))
+	want := tally{columns: make([]columnTally, len(f.Schema().Columns()))}
 	var rows int64
 	for _, p := range parts {
-		rows += p.file.NumRows()
-		for i, t := range p.tally {
-			want[i].values += t.values
-			want[i].nulls += t.nulls
-			want[i].sum += t.sum
-		}
+		rows += p.rows
+		want.add(p.tally)
 	}
 	if f.NumRows() != rows {
 		return fmt.Errorf("it has %d rows, its parts have %d", f.NumRows(), rows)
 	}
-	got, err := tallies(f)
+	within, err := newTimes(f, parts[0].meta)
+	if err != nil {
+		return err
+	}
+	got, err := count(f, within)
 	if err != nil {
 		return fmt.Errorf("count values: %w", err)
 	}
 	for i, col := range f.Schema().Columns() {
+		g, w := got.columns[i], want.columns[i]
 		switch {
-		case got[i].values != want[i].values, got[i].nulls != want[i].nulls:
-			return fmt.Errorf("column %v has %d values and %d nulls, its parts have %d and %d", col, got[i].values, got[i].nulls, want[i].values, want[i].nulls)
-		case got[i].sum != want[i].sum:
+		case g.values != w.values, g.nulls != w.nulls:
+			return fmt.Errorf("column %v has %d values and %d nulls, its parts have %d and %d", col, g.values, g.nulls, w.values, w.nulls)
+		case g.sum != w.sum:
 			return fmt.Errorf("column %v has other values than its parts", col)
 		}
 	}
-	m := parts[0].meta
-	return verifyTimes(f, m.Partition, m.Order[len(m.Order)-1])
+	if got.rows != want.rows {
+		return errors.New("its values are its parts' and its rows are not: values have changed places")
+	}
+	return nil
 }
 
-func tallies(f *parquet.File) ([]tally, error) {
-	ts := make([]tally, len(f.Schema().Columns()))
-	var buf []byte
+func (t *tally) add(u tally) {
+	for i, c := range u.columns {
+		t.columns[i].values += c.values
+		t.columns[i].nulls += c.nulls
+		t.columns[i].sum += c.sum
+	}
+	t.rows += u.rows
+}
+
+// count reads every value of a file, and fails with a *timesError if one lies outside of within.
+// A number for each row of a row group is in memory.
+func count(f *parquet.File, within times) (tally, error) {
+	t := tally{columns: make([]columnTally, len(f.Schema().Columns()))}
+	var rows []uint64
 	for _, rg := range f.RowGroups() {
+		n := rg.NumRows()
+		if n < 0 || n > f.NumRows() {
+			return t, fmt.Errorf("a row group claims %d rows of %d", n, f.NumRows())
+		}
+		rows = slices.Grow(rows[:0], int(n))[:n]
+		clear(rows)
 		for i, c := range rg.ColumnChunks() {
+			col, row := &t.columns[i], -1
 			err := eachPage(c, func(p parquet.Page) error {
-				ts[i].values += p.NumValues()
-				ts[i].nulls += p.NumNulls()
+				col.values += p.NumValues()
+				col.nulls += p.NumNulls()
 				return eachValue(p, func(v parquet.Value) error {
-					buf = ts[i].add(v, buf)
+					h := hash(v)
+					col.sum += h
+					if v.RepetitionLevel() == 0 {
+						row++
+					}
+					if row < 0 || row >= len(rows) {
+						return fmt.Errorf("column %v has more rows than the %d of its group", f.Schema().Columns()[i], n)
+					}
+					rows[row] = mix(rows[row]+uint64(i), h)
+					if i == within.column {
+						return within.check(v)
+					}
 					return nil
 				})
 			})
 			if err != nil {
-				return nil, err
+				return t, err
+			}
+			if row != len(rows)-1 {
+				return t, fmt.Errorf("column %v has %d rows, its group has %d", f.Schema().Columns()[i], row+1, n)
 			}
 		}
+		for _, h := range rows {
+			t.rows += h
+		}
 	}
-	return ts, nil
+	return t, nil
 }
 
 func eachPage(c parquet.ColumnChunk, f func(parquet.Page) error) error {
@@ -111,33 +176,37 @@ func eachPage(c parquet.ColumnChunk, f func(parquet.Page) error) error {
 	}
 }
 
-// verifyTimes checks that every value of the time column lies in the partition: a row elsewhere
-// would be invisible to a query that prunes.
-func verifyTimes(f *parquet.File, partition, column string) error {
+// times are the bounds of a partition, and the column that must lie within: a row elsewhere would
+// be invisible to a query that prunes.
+type times struct {
+	column   int
+	name     string
+	from, to int64 // milliseconds, to exclusive
+}
+
+// A timesError is a row that is not its partition's.
+type timesError struct{ error }
+
+func newTimes(f *parquet.File, m *pipeline.PartMeta) (times, error) {
 	layout := schemas.Layout{Unit: schemas.Day}
-	if strings.Contains(partition, "/") {
+	if strings.Contains(m.Partition, "/") {
 		layout.Unit = schemas.Hour
 	}
-	from, to, err := layout.Bounds(partition)
+	from, to, err := layout.Bounds(m.Partition)
 	if err != nil {
-		return fmt.Errorf("partition of the object: %w", err)
+		return times{}, fmt.Errorf("partition of part %s: %w", m.ID(), err)
 	}
-	i := slices.IndexFunc(f.Schema().Columns(), func(path []string) bool { return len(path) == 1 && path[0] == column })
+	name := m.Order[len(m.Order)-1]
+	i := slices.IndexFunc(f.Schema().Columns(), func(path []string) bool { return len(path) == 1 && path[0] == name })
 	if i < 0 {
-		return fmt.Errorf("it has no column %s", column)
+		return times{}, fmt.Errorf("it has no column %s", name)
 	}
-	for _, rg := range f.RowGroups() {
-		err := eachPage(rg.ColumnChunks()[i], func(p parquet.Page) error {
-			return eachValue(p, func(v parquet.Value) error {
-				if t := time.UnixMilli(v.Int64()).UTC(); v.IsNull() || t.Before(from) || !t.Before(to) {
-					return fmt.Errorf("column %s holds %v, outside partition %s", column, v, partition)
-				}
-				return nil
-			})
-		})
-		if err != nil {
-			return err
-		}
+	return times{i, name, from.UnixMilli(), to.UnixMilli()}, nil
+}
+
+func (t times) check(v parquet.Value) error {
+	if v.IsNull() || v.Kind() != parquet.Int64 || v.Int64() < t.from || v.Int64() >= t.to {
+		return &timesError{fmt.Errorf("column %s holds %v, outside its partition", t.name, v)}
 	}
 	return nil
 }

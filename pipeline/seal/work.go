@@ -1,81 +1,43 @@
 package seal
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"slices"
-
-	"github.com/parquet-go/parquet-go"
 
 	"telemetrylake/pipeline"
 )
-
-// A part is one of our files inside a staging object.
-type part struct {
-	off    int
-	body   *io.SectionReader
-	file   *parquet.File
-	schema string
-	tally  []tally // by column
-	meta   *pipeline.PartMeta
-
-	held    pipeline.Claim // what the ledger holds
-	settled bool           // in the lake by some copy, or void
-}
 
 // work is the sealing of one staging object.
 type work struct {
 	*Sealer
 	object pipeline.Object
+	src    *source
 	report Report
 	parts  []*part // whose window takes claims, or took them
 	kept   bool    // something in the object must stay
+	errs   []error // what failed and did not stop the rest
 }
 
+// fail notes a failure that stops only what it is about.
+func (w *work) fail(err error) { w.errs = append(w.errs, err) }
+
 func (w *work) run(ctx context.Context) error {
-	body, err := w.Staging.Read(ctx, w.object)
-	if errors.Is(err, pipeline.ErrNotFound) {
-		return nil // another seal was faster
+	err := w.Staging.View(ctx, w.object, func(r *io.SectionReader) error {
+		w.src = newSource(r)
+		return w.seal(ctx)
+	})
+	if errors.Is(err, pipeline.ErrNotFound) && (w.src == nil || w.src.failed() != nil) {
+		// Another seal was faster. What this one has claimed and not created is taken over when
+		// another copy comes.
+		return errors.Join(w.errs...)
 	}
-	if err != nil {
+	if err = errors.Join(append(w.errs, err)...); err != nil || w.kept {
 		return err
-	}
-	w.report.Objects++
-	b := make([]byte, body.Size())
-	if _, err := io.ReadFull(body, b); err != nil {
-		return fmt.Errorf("read: %w", err)
-	}
-	if err := w.find(ctx, b); err != nil {
-		return err
-	}
-	if err := w.lookUp(ctx); err != nil {
-		return err
-	}
-	for _, g := range w.groups() {
-		if err := w.claim(ctx, g); err != nil {
-			return err
-		}
-		if err := w.publish(ctx, g); err != nil {
-			return err
-		}
-	}
-	if err := w.settleOthers(ctx); err != nil {
-		return err
-	}
-	for _, p := range w.parts {
-		if !p.settled {
-			w.report.Waiting++
-			w.kept = true
-		}
-	}
-	if w.kept {
-		return nil
 	}
 	if err := w.Staging.Remove(ctx, w.object); err != nil {
 		return err
@@ -84,133 +46,40 @@ func (w *work) run(ctx context.Context) error {
 	return nil
 }
 
-// find splits the object, puts damage aside and keeps what is not ours to judge.
-func (w *work) find(ctx context.Context, b []byte) error {
-	for _, sp := range split(b) {
-		if sp.damage != nil {
-			if err := w.putAside(ctx, sp, b[sp.off:sp.end]); err != nil {
+func (w *work) seal(ctx context.Context) error {
+	if err := w.find(ctx); err != nil {
+		return err
+	}
+	w.report.Objects++
+	if err := w.lookUp(ctx); err != nil {
+		return err
+	}
+	for _, g := range w.groups() {
+		if err := w.group(ctx, g); err != nil {
+			if ctx.Err() != nil || w.src.failed() != nil {
 				return err
 			}
-			continue
-		}
-		p, err := open(b, sp)
-		if bad := (*damageError)(nil); errors.As(err, &bad) {
-			sp.damage = err
-			if err := w.putAside(ctx, sp, b[sp.off:sp.end]); err != nil {
-				return err
-			}
-			continue
-		}
-		w.report.Parts++
-		switch {
-		case errors.Is(err, pipeline.ErrNewerFormat):
-			w.keep(ctx, Newer, sp, err)
-		case err != nil:
-			w.keep(ctx, Foreign, sp, err)
-		case p.meta.Probe:
-			// A probe is no reading: it goes with the object.
-		default:
-			w.parts = append(w.parts, p)
+			w.fail(err)
 		}
 	}
-	return nil
-}
-
-func open(b []byte, sp span) (p *part, err error) {
-	// The reader panics on some damaged files. One of them must not stop all sealing.
-	defer func() {
-		if e := recover(); e != nil {
-			p, err = nil, &damageError{fmt.Errorf("read file: the reader panics: %v", e)}
-		}
-	}()
-	body := io.NewSectionReader(bytes.NewReader(b), int64(sp.off), int64(sp.end-sp.off))
-	f, err := parquet.OpenFile(body, body.Size())
-	if err != nil {
-		return nil, err
+	if err := w.settleOthers(ctx); err != nil {
+		return err
 	}
-	text, ok := f.Lookup(pipeline.PartMetaKey)
-	if !ok {
-		return nil, errors.New("it has no part metadata")
-	}
-	meta, err := pipeline.DecodePartMeta(text)
-	if err != nil {
-		return nil, err
-	}
-	if !meta.Probe && (f.NumRows() != int64(meta.Rows) || len(meta.Order) == 0) {
-		return nil, fmt.Errorf("part %s holds %d rows in order %v, its metadata says %d", meta.ID(), f.NumRows(), meta.Order, meta.Rows)
-	}
-	p = &part{off: sp.off, body: body, file: f, schema: fingerprint(f), meta: meta}
-	if meta.Probe {
-		return p, nil
-	}
-	// A part is counted before it is claimed: a copy that cannot be read must not have the claim
-	// while another could.
-	if p.tally, err = tallies(f); err != nil {
-		return nil, &damageError{fmt.Errorf("count values of part %s: %w", meta.ID(), err)}
-	}
-	return p, nil
-}
-
-// A damageError is why a part of ours cannot be read.
-type damageError struct{ error }
-
-func (e *damageError) Unwrap() error { return e.error }
-
-// putAside stores damaged bytes under a name that says where they were.
-func (w *work) putAside(ctx context.Context, sp span, b []byte) error {
-	key := fmt.Sprintf("%s/%s/%d-%d", w.object.Key, digest(w.object.ETag), sp.off, sp.end)
-	if err := w.Damaged.Create(ctx, key, b); err != nil && !errors.Is(err, pipeline.ErrExists) {
-		return fmt.Errorf("put damage aside: %w", err)
-	}
-	w.report.Damaged++
-	w.Log.ErrorContext(ctx, "damage in staging", "object", w.object.Key, "offset", sp.off, "bytes", len(b), "reason", sp.damage.Error(), "aside", key)
-	return nil
-}
-
-func (w *work) keep(ctx context.Context, why Keep, sp span, err error) {
-	w.kept = true
-	w.report.keep(why)
-	w.Log.ErrorContext(ctx, "part stays in staging", "object", w.object.Key, "offset", sp.off, "why", string(why), "reason", err.Error())
-}
-
-// lookUp compares each part with its window: what is not the window's is kept, what belongs to
-// a window that takes no more claims is settled.
-func (w *work) lookUp(ctx context.Context) error {
-	type window struct {
-		state    pipeline.WindowState
-		manifest *pipeline.Manifest
-	}
-	seen := map[pipeline.WindowID]window{}
-	var ours []*part
 	for _, p := range w.parts {
-		id := p.meta.Window
-		win, ok := seen[id]
-		if !ok {
-			var err error
-			if win.state, win.manifest, err = w.Ledger.Window(ctx, id); err != nil {
-				return err
-			}
-			seen[id] = win
+		if !p.settled && !p.broken {
+			w.report.Waiting++
+			w.kept = true
 		}
-		sp := span{off: p.off}
-		if win.state == pipeline.WindowUnknown {
-			w.keep(ctx, Unknown, sp, fmt.Errorf("window %s was never begun", id))
-			continue
-		}
-		if win.manifest != nil {
-			if err := p.meta.Matches(win.manifest); err != nil {
-				w.keep(ctx, Mismatch, sp, err)
-				if err := w.Folder.Halt(ctx, id.Lane, err.Error()); err != nil {
-					return err
-				}
-				continue
-			}
-		}
-		ours = append(ours, p)
-		w.close(p, win.state)
 	}
-	w.parts = ours
 	return nil
+}
+
+// group claims and publishes what can be.
+func (w *work) group(ctx context.Context, g []*part) error {
+	if err := w.claim(ctx, g); err != nil {
+		return err
+	}
+	return w.publish(ctx, g)
 }
 
 // close settles p if its window takes no more claims: every part of it is published or void.
@@ -230,7 +99,7 @@ func (w *work) groups() [][]*part {
 	byName := map[string][]*part{}
 	var names []string
 	for _, p := range w.parts {
-		if p.settled {
+		if p.settled || p.broken {
 			continue
 		}
 		n := w.name(p, 0)
@@ -264,17 +133,17 @@ func digest(s ...string) string {
 }
 
 func (w *work) copyOf(p *part) pipeline.Copy {
-	return pipeline.Copy{Key: w.object.Key, ETag: w.object.ETag, Offset: int64(p.off)}
+	return pipeline.Copy{Key: w.object.Key, ETag: w.object.ETag, Offset: p.off}
 }
 
 // claim claims the parts of a group for this copy. A window that was closed meanwhile settles
-// its parts, and the others are claimed again.
+// its parts, and the others are claimed again; one that needs a person keeps its own parts only.
 func (w *work) claim(ctx context.Context, g []*part) error {
 	for {
 		var open []*part
 		var claims []pipeline.Claim
 		for _, p := range g {
-			if !p.settled {
+			if !p.settled && !p.broken {
 				open = append(open, p)
 				claims = append(claims, pipeline.Claim{Part: p.meta.ID(), Copy: w.copyOf(p), Name: w.name(p, 0)})
 			}
@@ -283,28 +152,61 @@ func (w *work) claim(ctx context.Context, g []*part) error {
 			return nil
 		}
 		held, err := w.Ledger.Claim(ctx, claims)
-		if err == nil {
+		switch {
+		case err == nil:
 			for i, p := range open {
 				w.take(p, held[i])
 			}
 			return nil
-		}
-		if !errors.Is(err, pipeline.ErrWindowClosed) {
+		case needsPerson(err):
+			return w.claimEach(ctx, open, claims)
+		case !errors.Is(err, pipeline.ErrWindowClosed):
 			return err
 		}
 		closed := false
 		for _, p := range open {
-			state, _, e := w.Ledger.Window(ctx, p.meta.Window)
-			if e != nil {
-				return e
+			if err := w.recheck(ctx, p); err != nil {
+				return err
 			}
-			w.close(p, state)
 			closed = closed || p.settled
 		}
 		if !closed {
 			return err
 		}
 	}
+}
+
+// recheck looks again at the window of p, which took no claim.
+func (w *work) recheck(ctx context.Context, p *part) error {
+	state, _, err := w.Ledger.Window(ctx, p.meta.Window)
+	if err != nil {
+		return err
+	}
+	w.close(p, state)
+	return nil
+}
+
+// claimEach claims parts one by one: some window's items need a person.
+func (w *work) claimEach(ctx context.Context, open []*part, claims []pipeline.Claim) error {
+	for i, p := range open {
+		held, err := w.Ledger.Claim(ctx, claims[i:i+1])
+		switch {
+		case err == nil:
+			w.take(p, held[0])
+		case errors.Is(err, pipeline.ErrNewerFormat):
+			p.broken = true
+			w.keep(ctx, Newer, p.span, err)
+		case needsPerson(err):
+			w.fail(err) // it waits
+		case errors.Is(err, pipeline.ErrWindowClosed):
+			if err := w.recheck(ctx, p); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // take notes what the ledger holds of p.
@@ -327,7 +229,7 @@ func (w *work) publish(ctx context.Context, g []*part) error {
 	for {
 		var round []*part
 		for _, p := range g {
-			if p.settled || p.held.Copy != w.copyOf(p) {
+			if p.settled || p.broken || p.held.Copy != w.copyOf(p) {
 				continue
 			}
 			if len(round) > 0 && p.held.Round < round[0].held.Round {
@@ -346,8 +248,10 @@ func (w *work) publish(ctx context.Context, g []*part) error {
 	}
 }
 
+// publishRound creates the name under which the parts of a round are claimed, for whatever copy,
+// and settles or moves each.
 func (w *work) publishRound(ctx context.Context, round []*part) error {
-	name, n := round[0].held.Name, round[0].held.Round
+	name := round[0].held.Name
 	listed, err := w.create(ctx, name, round)
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
@@ -363,16 +267,28 @@ func (w *work) publishRound(ctx context.Context, round []*part) error {
 	}
 	for _, p := range round {
 		if slices.Contains(listed, p.meta.ID()) {
-			p.settled = true
+			p.settled, p.broken = true, false
 			w.report.Published++
 			continue
 		}
-		// The object came to be before p was claimed under its name.
-		to := pipeline.Claim{Part: p.meta.ID(), Copy: w.copyOf(p), Name: w.name(p, n+1), Round: n + 1}
+		if p.broken {
+			continue
+		}
+		// The object came to be before p was claimed under its name, or without this copy.
+		to := pipeline.Claim{Part: p.meta.ID(), Copy: w.copyOf(p), Name: w.name(p, 0)}
+		if p.held.Copy == to.Copy {
+			to.Round = p.held.Round + 1
+			to.Name = w.name(p, to.Round)
+		}
 		held, err := w.Ledger.Move(ctx, p.held, to)
 		if errors.Is(err, pipeline.ErrWindowClosed) {
-			p.settled = true // every part of its window is published or void
-			w.report.Duplicates++
+			// Every part of its window is published or void.
+			if err := w.recheck(ctx, p); err != nil {
+				return err
+			}
+			if !p.settled {
+				return fmt.Errorf("part %s has no claim any more and its window is open", p.meta.ID())
+			}
 			continue
 		}
 		if err != nil {
@@ -384,24 +300,24 @@ func (w *work) publishRound(ctx context.Context, round []*part) error {
 }
 
 // create makes the object and returns the parts that the object under this name lists, ours or
-// an earlier one.
+// an earlier one. What cannot be merged is left out.
 func (w *work) create(ctx context.Context, name string, parts []*part) ([]pipeline.PartID, error) {
 	parts = slices.Clone(parts)
 	slices.SortFunc(parts, func(a, b *part) int {
 		x, y := a.meta.Window, b.meta.Window
 		return cmp.Or(cmp.Compare(x.Lane, y.Lane), cmp.Compare(x.Incarnation, y.Incarnation), cmp.Compare(x.N, y.N), cmp.Compare(a.meta.Part, b.meta.Part))
 	})
-	meta := w.meta(parts)
-	text, err := meta.Encode()
+	body, parts, err := w.mergeable(ctx, parts, func(ps []*part) (string, error) { return w.meta(ps).Encode() })
 	if err != nil {
 		return nil, err
 	}
-	body, err := w.merge(ctx, parts, text)
-	if err != nil {
-		return nil, err
+	if body == nil {
+		return w.listed(ctx, name, true)
 	}
-	err = w.Lake.Create(ctx, name, body)
+	defer body.close()
+	err = w.Lake.CreateFrom(ctx, name, body.section())
 	if err == nil {
+		meta := w.meta(parts)
 		w.report.Created++
 		w.report.Rows += meta.Rows
 		return meta.PartIDs(), nil
@@ -409,90 +325,53 @@ func (w *work) create(ctx context.Context, name string, parts []*part) ([]pipeli
 	if !errors.Is(err, pipeline.ErrExists) {
 		return nil, err
 	}
-	return w.listed(ctx, name)
+	return w.listed(ctx, name, false)
 }
 
-// merge makes the object of the parts and verifies it.
-func (w *work) merge(ctx context.Context, parts []*part, meta string) (body []byte, err error) {
-	// Both libraries panic on some damaged schemas: the object fails, the others go on.
-	defer func() {
-		if e := recover(); e != nil {
-			body, err = nil, fmt.Errorf("merge %d parts: panic: %v\n%s", len(parts), e, debug.Stack())
+// listed reads which parts an existing object holds; with absent set it need not exist.
+func (s *Sealer) listed(ctx context.Context, name string, absent bool) ([]pipeline.PartID, error) {
+	var ids []pipeline.PartID
+	err := s.Lake.View(ctx, pipeline.Object{Key: name}, func(r *io.SectionReader) error {
+		src := newSource(r)
+		_, md, err := fileBefore(src, src.size)
+		if e := src.failed(); e != nil {
+			return e
 		}
-	}()
-	readers := make([]*io.SectionReader, len(parts))
-	for i, p := range parts {
-		readers[i] = p.body
+		text, ok := "", false
+		if err == nil {
+			text, ok = keyValue(md, pipeline.ObjectMetaKey)
+		}
+		if !ok {
+			return pipeline.NeedPerson(errors.New("an object of that name exists and is not ours"), "find out who wrote it and move it away")
+		}
+		meta, err := pipeline.DecodeObjectMeta(text)
+		if err != nil {
+			return fmt.Errorf("the existing object: %w", err)
+		}
+		ids = meta.PartIDs()
+		return nil
+	})
+	if absent && errors.Is(err, pipeline.ErrNotFound) {
+		return nil, nil
 	}
-	var buf bytes.Buffer
-	if err := w.Merger.Merge(ctx, &buf, readers, parts[0].meta.Order, map[string]string{pipeline.ObjectMetaKey: meta}); err != nil {
-		return nil, fmt.Errorf("merge %d parts: %w", len(parts), err)
-	}
-	if err := verify(buf.Bytes(), parts); err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
-	}
-	return buf.Bytes(), nil
+	return ids, err
 }
 
-// listed reads which parts an existing object holds.
-func (w *work) listed(ctx context.Context, name string) ([]pipeline.PartID, error) {
-	r, err := w.Lake.Read(ctx, pipeline.Object{Key: name})
-	if err != nil {
-		return nil, err
-	}
-	f, err := parquet.OpenFile(r, r.Size())
-	if err != nil {
-		return nil, fmt.Errorf("open the existing object: %w", err)
-	}
-	text, ok := f.Lookup(pipeline.ObjectMetaKey)
-	if !ok {
-		return nil, pipeline.NeedPerson(errors.New("an object of that name exists and is not ours"), "find out who wrote it and move it away")
-	}
-	meta, err := pipeline.DecodeObjectMeta(text)
-	if err != nil {
-		return nil, err
-	}
-	return meta.PartIDs(), nil
-}
-
+// meta describes an object of parts that are claimed under one name.
 func (w *work) meta(parts []*part) *pipeline.ObjectMeta {
 	first := parts[0]
 	o := &pipeline.ObjectMeta{
 		Format: pipeline.FormatVersion, Table: first.meta.Table, Partition: first.meta.Partition,
-		Staging: w.object.Key, ETag: w.object.ETag, Round: first.held.Round,
+		Staging: first.held.Copy.Key, ETag: first.held.Copy.ETag, Round: first.held.Round,
 	}
 	for _, p := range parts {
 		m := p.meta
 		o.Rows += m.Rows
 		if n := len(o.Windows); n == 0 || o.Windows[n-1].Window != m.Window {
-			o.Windows = append(o.Windows, pipeline.ObjectWindow{Window: m.Window, Stream: m.Stream, Contract: m.Contract, Ranges: m.Ranges})
+			o.Windows = append(o.Windows, pipeline.ObjectWindow{Window: m.Window, Stream: m.Stream, Contract: m.Contract, Ranges: m.Ranges, PartsTotal: p.total})
 		}
 		last := &o.Windows[len(o.Windows)-1]
 		last.Parts = append(last.Parts, pipeline.ObjectPart{Part: m.Part, Rows: m.Rows})
 	}
 	return o
-}
-
-// settleOthers looks again at parts whose claim another copy has: one in this same object may
-// have been published since.
-func (w *work) settleOthers(ctx context.Context) error {
-	for _, p := range w.parts {
-		if p.settled {
-			continue
-		}
-		held, err := w.Ledger.Claim(ctx, []pipeline.Claim{p.held})
-		if errors.Is(err, pipeline.ErrWindowClosed) {
-			state, _, err := w.Ledger.Window(ctx, p.meta.Window)
-			if err != nil {
-				return err
-			}
-			w.close(p, state)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		w.take(p, held[0])
-	}
-	return nil
 }

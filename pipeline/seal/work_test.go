@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/parquet-go/parquet-go"
 
 	"telemetrylake/pipeline"
 )
@@ -175,7 +176,7 @@ func TestSealPutsDamageAsideOnceThoughSealedTwice(t *testing.T) {
 	p.sweep()
 	first := p.keys(p.damaged)
 	p.sweep()
-	if again := p.keys(p.damaged); len(first) != 3 || !slices.Equal(first, again) {
+	if again := p.keys(p.damaged); len(first) != 6 || !slices.Equal(first, again) {
 		t.Errorf("put aside %v, then %v", first, again)
 	}
 	r, err := p.damaged.Read(t.Context(), pipeline.Object{Key: first[0]})
@@ -195,8 +196,19 @@ func TestSealRemovesAnObjectWhoseDamageIsAside(t *testing.T) {
 	if r := p.sweep(); r.Damaged != 1 || r.Removed != 1 {
 		t.Errorf("report %+v", r)
 	}
-	if got := p.keys(p.damaged); len(got) != 1 {
-		t.Errorf("put aside %v", got)
+	got := p.keys(p.damaged)
+	if len(got) != 2 || got[1] != got[0]+".json" {
+		t.Fatalf("put aside %v, want the bytes and their reason", got)
+	}
+	r, err := p.damaged.Read(t.Context(), pipeline.Object{Key: got[1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(r)
+	for _, want := range []string{`"object":"a"`, `"offset":0`, `"bytes":7`, `"reason":"no Parquet file ends here"`} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the reason is %s, without %s", b, want)
+		}
 	}
 }
 
@@ -245,14 +257,8 @@ type half struct {
 	n int
 }
 
-func (h half) Read(ctx context.Context, o pipeline.Object) (*bytes.Reader, error) {
-	r, err := h.Store.Read(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	b := make([]byte, h.n)
-	_, err = io.ReadFull(r, b)
-	return bytes.NewReader(b), err
+func (h half) View(ctx context.Context, o pipeline.Object, f func(*io.SectionReader) error) error {
+	return h.Store.View(ctx, o, func(r *io.SectionReader) error { return f(io.NewSectionReader(r, 0, int64(h.n))) })
 }
 
 // A staging object is removed only when each part in it is published or void, by whatever copy.
@@ -305,12 +311,14 @@ type overtaken struct {
 	meanwhile func()
 }
 
-func (o overtaken) Read(ctx context.Context, ob pipeline.Object) (*bytes.Reader, error) {
-	r, err := o.Store.Read(ctx, ob)
-	if err == nil {
+func (o overtaken) View(ctx context.Context, ob pipeline.Object, f func(*io.SectionReader) error) error {
+	return o.Store.View(ctx, ob, func(r *io.SectionReader) error {
+		if _, err := r.ReadAt(make([]byte, 1), 0); err != nil {
+			return err
+		}
 		o.meanwhile()
-	}
-	return r, err
+		return f(r)
+	})
 }
 
 func TestSweepGoesOnAfterAnObjectThatFails(t *testing.T) {
@@ -332,11 +340,11 @@ type unreadable struct {
 	err error
 }
 
-func (u unreadable) Read(ctx context.Context, o pipeline.Object) (*bytes.Reader, error) {
+func (u unreadable) View(ctx context.Context, o pipeline.Object, f func(*io.SectionReader) error) error {
 	if o.Key == u.key {
-		return nil, u.err
+		return u.err
 	}
-	return u.Store.Read(ctx, o)
+	return u.Store.View(ctx, o, f)
 }
 
 func TestSweepSaysThatItCannotList(t *testing.T) {
@@ -380,9 +388,58 @@ type occupied struct {
 	body []byte
 }
 
-func (o occupied) Create(ctx context.Context, key string, body []byte) error {
-	if err := o.Store.Create(ctx, key, o.body); err != nil {
+func (o occupied) CreateFrom(ctx context.Context, key string, body *io.SectionReader) error {
+	if err := o.Store.CreateFrom(ctx, key, io.NewSectionReader(bytes.NewReader(o.body), 0, int64(len(o.body)))); err != nil {
 		return err
 	}
-	return o.Store.Create(ctx, key, body)
+	return o.Store.CreateFrom(ctx, key, body)
+}
+
+// A window that was given up stays given up when nothing is left of it but the lane's memory.
+func TestSealDropsLateCopiesOfAWindowThatWasGivenUpAndFolded(t *testing.T) {
+	p := newPlant(t)
+	w := p.lane.window(on(0, 1, 2)...)
+	id := opened(t, w[0]).meta.ID()
+	for range 2 {
+		if _, err := p.store.Void(t.Context(), id); err != nil {
+			break // folded by now
+		}
+		if err := p.store.Fold(t.Context(), id.Window.Lane); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.stage("late", w...)
+	r := p.sweep()
+	p.wantRows()
+	if r.Void != 1 || r.Duplicates != 0 || r.Removed != 1 {
+		t.Errorf("report %+v", r)
+	}
+}
+
+// Whether a window is whole in the lake is told from the lake alone.
+func TestSealWritesDownHowManyPartsAWindowHas(t *testing.T) {
+	p := newPlant(t)
+	w := p.lane.window(append(on(0, 1, 2), on(1, 3)...)...)
+	p.stage("a", w[0])
+	p.sweep()
+	keys := p.keys(p.lake)
+	if len(keys) != 1 || len(w) < 2 {
+		t.Fatalf("%d objects of a window of %d parts", len(keys), len(w))
+	}
+	r, err := p.lake.Read(t.Context(), pipeline.Object{Key: keys[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parquet.OpenFile(r, r.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := f.Lookup(pipeline.ObjectMetaKey)
+	meta, err := pipeline.DecodeObjectMeta(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := meta.Windows[0].PartsTotal; got != len(w) {
+		t.Errorf("the object says that the window has %d parts, it has %d", got, len(w))
+	}
 }

@@ -32,6 +32,7 @@ type checkpoint struct {
 	forgotten []pipeline.ShardID
 	queries   int
 	fail      func(pipeline.ShardID) error
+	away      time.Time // since when nobody had read, for shards that are met later
 }
 
 func newCheckpoint() *checkpoint {
@@ -67,6 +68,9 @@ func (c *checkpoint) Own(_ context.Context, s pipeline.Shard) (pipeline.Position
 	pos, ok := c.committed[s.ID]
 	if !ok {
 		pos = pipeline.Position{MetAt: s.MetAt, StartAt: s.StartAt}
+		if s.Later {
+			pos.AwayAt, pos.Orphan = c.away, s.Orphan
+		}
 	}
 	c.committed[s.ID] = pos
 	return pos, nil

@@ -74,7 +74,7 @@ func passes(ctx context.Context, err error) bool {
 	if _, person := errors.AsType[*pipeline.PersonError](err); person {
 		return false
 	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errListing) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errListing) || errors.Is(err, errUnnamed) {
 		return true
 	}
 	if _, ok := errors.AsType[ratelimit.QuotaExceededError](err); ok {

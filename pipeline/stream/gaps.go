@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,14 @@ import (
 
 // surelyHeld is an age at which no record is gone, whatever the clocks of two servers.
 const surelyHeld = 23 * time.Hour
+
+// errUnnamed means that a shard is to be read from its first number, which no listing has told.
+// Beginning with the oldest record would hide what has aged out.
+var errUnnamed = errors.New("no listing names the shard that has to be read from its beginning")
+
+// maxUnnamed is how many listings may leave a shard out before it is read without one, as a shard
+// whose first records are gone.
+const maxUnnamed = 5
 
 // lossless reports whether nothing of s can have aged out before it was read: all that was
 // created until less than a day ago has been. A shard of which nothing is known, at the first
@@ -49,6 +58,13 @@ func (s *shard) beforeMark(records []pipeline.Record) int {
 // around is gone around, one that needs a cause removed is returned.
 func (r *Reader) failed(ctx context.Context, s *shard, p page, emit func(pipeline.Batch) error, info *RoundInfo) error {
 	switch {
+	case errors.Is(p.err, errUnnamed):
+		if s.unnamed++; s.unnamed > maxUnnamed {
+			r.trimmed(s, p, info)
+			return nil
+		}
+		r.listed = time.Time{}
+		r.putOff(s, p.err, info)
 	case trimmed(p.err):
 		r.trimmed(s, p, info)
 	case notFound(p.err):

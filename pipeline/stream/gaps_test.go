@@ -212,6 +212,7 @@ func TestAVanishedShardWithoutAnyRelativeIsFoundAtStart(t *testing.T) {
 	c, l := newCheckpoint(), log{}
 	// b was born, read by nobody, and gone during an outage of 30 hours.
 	c.committed["a"] = pipeline.Position{Seq: seq(1), Created: start.Add(-30 * time.Hour)}
+	c.away = start.Add(-30 * time.Hour)
 	rounds(t, s.clockedReader(c, now, Options{}), c, &l, 6, now, 0)
 	wantValues(t, l, 5)
 	got := map[pipeline.ShardID]pipeline.Missing{}

@@ -62,6 +62,7 @@ type Function struct {
 	at     time.Time // of the listing; zero: none yet
 	byKey  map[string]pipeline.ShardID
 	used   []pipeline.ShardID // newest last
+	skew   time.Duration      // the server's clock less ours, as of its last answer
 	calls  Calls
 }
 

@@ -90,7 +90,11 @@ func (c *cursor) try(ctx context.Context) (cursorPage, error) {
 			StreamArn: &c.f.o.StreamARN, ShardId: aws.String(string(c.shard)),
 			ShardIteratorType: types.ShardIteratorTypeTrimHorizon,
 		}
-		switch begins := c.begun(); {
+		begins, err := c.beginning(ctx)
+		if err != nil {
+			return p, err
+		}
+		switch {
 		case c.lost || begins == "":
 		case c.last != "":
 			in.ShardIteratorType = types.ShardIteratorTypeAfterSequenceNumber
@@ -141,7 +145,7 @@ func (c *cursor) try(ctx context.Context) (cursorPage, error) {
 	}
 	if c.orphan && (len(p.batch.Records) > 0 || c.ended || c.empty == maxEmptyTip) {
 		c.orphan = false
-		m := pipeline.Missing{Cause: pipeline.GapVanished, From: later(seenBy(c.from), c.from.LostAt), To: p.at}
+		m := pipeline.Missing{Cause: pipeline.GapVanished, From: seenBy(c.from), To: p.at}
 		if len(p.batch.Records) > 0 {
 			m.To = p.batch.Records[0].Created
 		}
@@ -155,6 +159,27 @@ func (c *cursor) try(ctx context.Context) (cursorPage, error) {
 	return p, nil
 }
 
+// beginning is begun, after listings that name the shard if it has to be read from its first number.
+// Where none does, that is taken for gone.
+func (c *cursor) beginning(ctx context.Context) (pipeline.SequenceNumber, error) {
+	for range maxUnnamed {
+		if _, named := c.f.shards[c.shard]; named || c.lost || c.last != "" || !c.stale() {
+			return c.begun(), nil
+		}
+		if err := c.f.list(ctx); err != nil {
+			return "", err
+		}
+	}
+	c.lost = true
+	return "", nil
+}
+
+// stale reports whether all that is known of the shard is so old that records behind it can be gone.
+func (c *cursor) stale() bool {
+	at := held(c.from)
+	return !at.IsZero() && c.f.serverNow().Sub(at) >= surelyHeld
+}
+
 // begun is the number that reading begins behind, or at if no record of the shard is committed; ""
 // if it may begin wherever the stream does. A shard that was met and not read for long begins at
 // its first number, so that the service says if that is gone.
@@ -162,17 +187,25 @@ func (c *cursor) begun() pipeline.SequenceNumber {
 	if c.last != "" {
 		return c.last
 	}
-	if at := later(seenBy(c.from), c.from.MetAt); !at.IsZero() && c.f.o.Now().Sub(at) >= surelyHeld {
+	if c.stale() {
 		return c.f.shards[c.shard].first
 	}
 	return ""
+}
+
+// held is the time before which nothing is missing behind a position, as far as that is known.
+func held(pos pipeline.Position) time.Time {
+	if at := seenBy(pos); !at.IsZero() {
+		return at
+	}
+	return pos.MetAt
 }
 
 // missing says what lies between a position that is no longer in the stream and what was found
 // there instead, or nil if nothing can: all that was created until less than a day ago was read.
 // A record that the service must still hold, and does not, contradicts that: its word counts.
 func (c *cursor) missing(to, now time.Time) *pipeline.Missing {
-	at := later(seenBy(c.from), c.from.MetAt)
+	at := held(c.from)
 	contradicted := c.from.Seq != "" && !c.from.Created.IsZero() && now.Sub(c.from.Created) < surelyHeld
 	if c.read == 0 && !contradicted && now.Sub(at) < retention {
 		return nil
@@ -185,9 +218,10 @@ func (c *cursor) missing(to, now time.Time) *pipeline.Missing {
 func (c *cursor) vanished() cursorPage {
 	c.gone, c.ended = true, true
 	from := seenBy(c.from)
-	to := c.f.o.Now().Add(-retention).UTC()
+	now := c.f.serverNow().UTC()
+	to := now.Add(-retention)
 	if !to.After(from) {
-		to = c.f.o.Now().UTC()
+		to = now
 	}
 	return cursorPage{batch: pipeline.Batch{Shard: c.shard, End: true, Missing: &pipeline.Missing{Cause: pipeline.GapVanished, From: from, To: to}}}
 }
@@ -218,10 +252,14 @@ func later(a, b time.Time) time.Time {
 // whose clock is ours.
 func (f *Function) serverTime(m smithy.Metadata) time.Time {
 	if at, ok := middleware.GetServerTime(m); ok {
+		f.skew = at.Sub(f.o.Now())
 		return at.UTC()
 	}
 	return f.o.Now().UTC().Truncate(time.Second)
 }
+
+// serverNow is the service's clock, as far as ours has kept up with it since its last answer.
+func (f *Function) serverNow() time.Time { return f.o.Now().Add(f.skew) }
 
 // holds asks whether a shard has the event's last record: by its number and by its id, which no
 // other record of the stream has. The last is asked for because it ages out last. pages bounds

@@ -59,7 +59,7 @@ func (f *Function) describe(ctx context.Context) (found map[pipeline.ShardID]lis
 		}
 		for _, s := range out.StreamDescription.Shards {
 			l := listed{Shard: pipeline.Shard{
-				Stream: f.o.StreamARN, ID: pipeline.ShardID(aws.ToString(s.ShardId)), Parent: pipeline.ShardID(aws.ToString(s.ParentShardId)), MetAt: at,
+				Stream: f.o.StreamARN, ID: pipeline.ShardID(aws.ToString(s.ShardId)), Parent: pipeline.ShardID(aws.ToString(s.ParentShardId)), MetAt: at, Later: true,
 			}}
 			if r := s.SequenceNumberRange; r != nil {
 				l.first = pipeline.SequenceNumber(aws.ToString(r.StartingSequenceNumber))
@@ -118,7 +118,11 @@ func (f *Function) search(ctx context.Context, ev *Event) (*located, error) {
 			// The likeliest is read from its position at once, which proves it and brings the first
 			// page with the same call.
 			direct := pages == 1 && i == 0 && len(guesses) > 0
-			at, found, err := f.prove(ctx, f.shards[id].Shard, ev, direct, pages)
+			s, listed := f.shards[id]
+			if !listed {
+				continue // a listing made since leaves it out
+			}
+			at, found, err := f.prove(ctx, s.Shard, ev, direct, pages)
 			switch {
 			case err != nil:
 				return nil, err

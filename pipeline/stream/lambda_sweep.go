@@ -276,6 +276,9 @@ func (f *Function) retake(ctx context.Context, d *Discarded) error {
 	if err != nil || pos.End || known && pos.Seq.Compare(d.Last) >= 0 {
 		return err
 	}
+	if !known && !ok {
+		return nil // it may have been finished and forgotten days ago: it is not begun anew
+	}
 	if err := f.finishParents(ctx, &s.Shard); err != nil {
 		return err
 	}

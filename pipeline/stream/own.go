@@ -51,7 +51,6 @@ func (s *shard) take(pos pipeline.Position) {
 		s.mark = pos.StartAt
 	}
 	if pos.Orphaned() {
-		s.seen = later(s.seen, pos.LostAt)
 		s.lose(pipeline.GapVanished)
 	}
 	if s.Parent == "" && s.state == Waiting {
@@ -64,7 +63,7 @@ func (s *shard) take(pos pipeline.Position) {
 
 // seenBy is the time before which nothing of a shard is missing behind a position.
 func seenBy(pos pipeline.Position) time.Time {
-	return later(later(pos.Created, pos.TipAt), pos.StartAt)
+	return later(later(later(pos.Created, pos.TipAt), pos.StartAt), pos.AwayAt)
 }
 
 // own makes every shard the lane's that is not yet. A shard that could not be owned for now is
@@ -89,18 +88,6 @@ func (r *Reader) own(ctx context.Context, patient bool, info *RoundInfo) error {
 		}
 	}
 	return r.ownAll(ctx, ready, patient, info)
-}
-
-// holds reports whether a shard is not owned yet whose ancestors may have come and gone unseen.
-// Since when is known by what the lane has committed: until the shard is owned that must stay as
-// it is.
-func (r *Reader) holds() bool {
-	for _, s := range r.shards {
-		if s.Orphan && !s.owned {
-			return true
-		}
-	}
-	return false
 }
 
 // ownAll owns shards, many at a time where time counts. With the first the start mark is stored.
@@ -141,6 +128,7 @@ func (r *Reader) ownAll(ctx context.Context, shards []*shard, patient bool, info
 func stops(ctx context.Context, err error) bool { return err != nil && !passes(ctx, err) }
 
 func (r *Reader) ownShard(ctx context.Context, s *shard) error {
+	s.Later = !r.first
 	pos, err := r.o.Shards.Own(ctx, s.Shard)
 	if err != nil {
 		return fmt.Errorf("own shard %s of %s: %w", s.ID, s.Stream, err)
@@ -182,6 +170,11 @@ func (r *Reader) findParent(ctx context.Context, s *shard) error {
 		}
 		_, err := r.iterator(ctx, parent)
 		if err == nil {
+			// Its own parent is what only a listing tells, and has to be read before it.
+			if r.unlisted[s.Parent]++; r.unlisted[s.Parent] <= maxUnnamed {
+				r.listed = time.Time{}
+				return fmt.Errorf("look for shard %s, parent of %s: %w", s.Parent, s.ID, errUnnamed)
+			}
 			if err := r.ownShard(ctx, parent); err != nil {
 				return err
 			}
@@ -193,7 +186,7 @@ func (r *Reader) findParent(ctx context.Context, s *shard) error {
 		}
 		s.Parent = ""
 	}
-	s.Orphan = !r.first
+	s.Orphan = true
 	return nil
 }
 

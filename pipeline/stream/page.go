@@ -126,10 +126,13 @@ func (r *Reader) iterator(ctx context.Context, s *shard) (string, error) {
 		StreamArn: aws.String(s.Stream), ShardId: aws.String(string(s.ID)),
 		ShardIteratorType: types.ShardIteratorTypeTrimHorizon,
 	}
+	unnamed := false
 	switch {
 	case s.horizon:
 	case s.after != "":
 		in.ShardIteratorType, in.SequenceNumber = types.ShardIteratorTypeAfterSequenceNumber, aws.String(string(s.after))
+	case s.begins == "" && !s.named && !s.lossless(r.serverNow()):
+		unnamed = true // the question is only whether it is there
 	case s.begins != "" && !s.lossless(r.serverNow()):
 		// The horizon would hide that the shard's first records have aged out.
 		in.ShardIteratorType, in.SequenceNumber = types.ShardIteratorTypeAtSequenceNumber, aws.String(string(s.begins))
@@ -143,5 +146,8 @@ func (r *Reader) iterator(ctx context.Context, s *shard) (string, error) {
 	}
 	r.counted(&r.calls.iterator, out.ResultMetadata, nil)
 	r.serverTime(out.ResultMetadata, nil)
+	if unnamed {
+		return "", fmt.Errorf("get iterator of shard %s: %w", s.ID, errUnnamed)
+	}
 	return aws.ToString(out.ShardIterator), nil
 }

@@ -140,9 +140,6 @@ func (r *Reader) round(ctx context.Context, emit func(pipeline.Batch) error, pat
 // readable returns the shards to read now.
 func (r *Reader) readable(ctx context.Context, patient bool, info *RoundInfo) ([]*shard, error) {
 	var ready []*shard
-	if r.holds() {
-		return nil, nil
-	}
 	now := r.o.Now()
 	for _, s := range r.sorted() {
 		if s.state == Drained && !r.hasChild(s.ID) && !(patient && !s.due(now)) {

@@ -47,6 +47,7 @@ type shard struct {
 	closing   int               // listings when its last page was read
 	suspect   bool              // the service said that it is gone
 	suspected int               // listings at that time
+	unnamed   int               // times that it could not be read because no listing named it
 }
 
 // children is the search for the children of a shard that ended: they can be listed some

@@ -86,7 +86,8 @@ type Reader struct {
 	skew   atomic.Int64 // the server's clock less ours, as of the last answer
 
 	shards   map[pipeline.ShardID]*shard
-	order    []*shard // shards by id; nil: make it again
+	order    []*shard                 // shards by id; nil: make it again
+	unlisted map[pipeline.ShardID]int // times that a listing left a shard out that is there
 	known    map[pipeline.ShardID]pipeline.Position
 	met      bool      // known is what All returned
 	first    bool      // this lane meets the stream for the first time
@@ -139,6 +140,7 @@ func orDefault[N int | float64 | time.Duration](n, otherwise N) N {
 func (r *Reader) Reset() {
 	r.shards, r.order = map[pipeline.ShardID]*shard{}, nil
 	r.known, r.met, r.first = nil, false, false
+	r.unlisted = map[pipeline.ShardID]int{}
 	r.mark = time.Time{}
 	r.listed, r.listings = time.Time{}, 0
 	r.disabled = false

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/checkpoint"
+	"telemetrylake/pipeline/observe"
+)
+
+// leaseOptions say how a process holds its lane.
+type leaseOptions struct {
+	For      time.Duration
+	TakeOver bool // the holder is known to be gone
+	Standby  bool // wait again after another process has taken the lane
+}
+
+// hostText says which process this is, for people who look for it.
+func hostText() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// standBy tells people when this process waits for another to give its lane up.
+func (r *runner) standBy() {
+	if r.leased == nil {
+		return
+	}
+	r.leased.Waits = func(lane pipeline.LaneID, h checkpoint.Holder, waiting bool) {
+		holder := h.Host
+		if holder == "" {
+			holder = "another process"
+		}
+		if !waiting {
+			if r.unquit != nil {
+				r.unquit()
+			}
+			r.log.Info("no longer standing by", "lane", lane)
+			r.monitor.Become(observe.Active, "")
+			return
+		}
+		if r.quit != nil {
+			r.unquit = r.quit()
+		}
+		r.monitor.Become(observe.Standby, "the lane is held by "+holder)
+		r.log.Warn("standing by: another process holds the lane; this one takes over when that has ended, or has not been seen for the time of the lease",
+			"lane", lane, "holder", holder, "lease", r.leased.For)
+	}
+	r.leased.Failed = func(err error) { r.log.Warn("the lease was not renewed; trying again", "error", explain(err)) }
+}
+
+// release lets a standby have the lane at once.
+func (l *line) release(ctx context.Context) error {
+	if l.leased == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
+	defer cancel()
+	return l.leased.End(ctx)
+}
+
+// releaseWithin bounds how long the end of a process waits for the word that it has ended: without
+// it a standby waits for the time of the lease.
+const releaseWithin = 3 * time.Second
+
+// A session is one opening of the lane: it ends when the lane is lost.
+type session struct {
+	mu   sync.Mutex
+	lose context.CancelCauseFunc
+}
+
+// begin returns a context of ctx that ends, with pipeline.ErrFenced as its cause, when the lane is
+// lost.
+func (s *session) begin(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.mu.Lock()
+	s.lose = cancel
+	s.mu.Unlock()
+	return ctx, func() { cancel(nil) }
+}
+
+// lost ends the session that is going on.
+func (s *session) lost() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lose != nil {
+		s.lose(pipeline.ErrFenced)
+	}
+}
+
+// keepLease renews the lease until ctx is done. When another process has the lane the session ends.
+func (r *runner) keepLease(ctx context.Context) error {
+	for r.leased != nil && ctx.Err() == nil {
+		err := r.leased.Keep(ctx)
+		if !errors.Is(err, pipeline.ErrFenced) {
+			return err
+		}
+		r.session.lost()
+		if !r.leased.Standby {
+			return nil // moving says so
+		}
+		if pipeline.Wait(ctx, time.Second) != nil {
+			return nil
+		}
+	}
+	return nil
+}

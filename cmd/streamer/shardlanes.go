@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/checkpoint"
+	"telemetrylake/pipeline/stream"
+	"telemetrylake/schemas"
+)
+
+// shardLanes are the shards of a stream that Lambda reads: each is a lane of its own.
+type shardLanes struct {
+	store    *checkpoint.Store
+	stream   string // ARN
+	contract *schemas.Contract
+}
+
+var _ stream.LaneShards = (*shardLanes)(nil)
+
+func (s *shardLanes) of(id pipeline.ShardID) *checkpoint.Shards {
+	return s.store.Shards(s.stream, laneOfShard(s.contract, id), checkpoint.Lambda)
+}
+
+// Own implements stream.LaneShards.
+func (s *shardLanes) Own(ctx context.Context, shard pipeline.Shard) (pipeline.Position, error) {
+	return s.of(shard.ID).Own(ctx, shard)
+}
+
+// Position implements stream.LaneShards.
+func (s *shardLanes) Position(ctx context.Context, id pipeline.ShardID) (pipeline.Position, bool, error) {
+	return s.of(id).Position(ctx, id)
+}
+
+// MarkTip implements stream.LaneShards.
+func (s *shardLanes) MarkTip(ctx context.Context, id pipeline.ShardID, at time.Time) error {
+	return s.of(id).MarkTip(ctx, id, at)
+}
+
+// Discard implements stream.LaneShards.
+func (s *shardLanes) Discard(ctx context.Context, d *stream.Discarded) (bool, error) {
+	_, opened, err := s.store.OpenGap(ctx, pipeline.Gap{
+		Missing: pipeline.Missing{Cause: pipeline.GapDiscarded, From: d.From, To: d.To},
+		Stream:  d.Stream, Shard: d.Shard, First: d.First, Last: d.Last,
+	})
+	return opened, err
+}
+
+// forget takes what a complete listing no longer names out of the checkpoint, in its time.
+func (s *shardLanes) forget(ctx context.Context, f *stream.Function) error {
+	listed, at := f.Listed()
+	all, _, err := s.store.StreamStatus(ctx, s.stream)
+	if err != nil {
+		return err
+	}
+	for _, sh := range all {
+		if sh.At.End && sh.Lane == laneOfShard(s.contract, sh.ID) && !slices.Contains(listed, sh.ID) {
+			if err := s.of(sh.ID).Forget(ctx, []pipeline.ShardID{sh.ID}, at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package seal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+
+	"telemetrylake/pipeline"
+)
+
+// ErrShort means that a footer is longer than the bytes that were read of its file.
+var ErrShort = errors.New("the footer is longer than that")
+
+// FooterSize says how many of the last bytes of a Parquet file its footer takes, from the last
+// eight.
+func FooterSize(end []byte) (int64, error) {
+	if len(end) < 8 || !bytes.Equal(end[len(end)-4:], magic) {
+		return 0, errors.New("no Parquet file ends here")
+	}
+	return int64(binary.LittleEndian.Uint32(end[len(end)-8:])) + 8, nil
+}
+
+// ReadObjectMeta reads what a lake object says of itself from its last bytes. It fails with
+// ErrShort if these are too few; nil without an error is an object that is not ours.
+func ReadObjectMeta(end []byte) (*pipeline.ObjectMeta, error) {
+	text, ok, err := footerText(end, pipeline.ObjectMetaKey)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return pipeline.DecodeObjectMeta(text)
+}
+
+// ReadPartMetas reads what the parts of a staging object say of themselves, and counts what is no
+// part of ours, or is one of a newer version. Probes are left out. No value is read.
+func ReadPartMetas(body []byte) (parts []*pipeline.PartMeta, others int) {
+	for _, sp := range split(body) {
+		if sp.damage != nil {
+			others++
+			continue
+		}
+		text, ok, err := footerText(body[sp.off:sp.end], pipeline.PartMetaKey)
+		if err != nil || !ok {
+			others++
+			continue
+		}
+		m, err := pipeline.DecodePartMeta(text)
+		switch {
+		case err != nil:
+			others++
+		case !m.Probe:
+			parts = append(parts, m)
+		}
+	}
+	return parts, others
+}
+
+// footerText looks a key up in the metadata of the file that ends with end.
+func footerText(end []byte, key string) (string, bool, error) {
+	n, err := FooterSize(end)
+	if err != nil {
+		return "", false, err
+	}
+	if n > int64(len(end)) {
+		return "", false, ErrShort
+	}
+	var md format.FileMetaData
+	if err := thrift.Unmarshal(new(thrift.CompactProtocol), end[int64(len(end))-n:len(end)-8], &md); err != nil {
+		return "", false, fmt.Errorf("read footer: %w", err)
+	}
+	for _, kv := range md.KeyValueMetadata {
+		if kv.Key == key {
+			return kv.Value, true, nil
+		}
+	}
+	return "", false, nil
+}
