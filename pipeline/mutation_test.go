@@ -1,11 +1,9 @@
 package pipeline_test
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -34,6 +32,18 @@ type switches struct {
 	createOnly       bool // an existing lake object is replaced
 	totalOrder       bool // rows that share partition key and event time come in any order
 	manifestContract bool // a pending window is replayed under today's contract
+	lastWord         bool // an object that exists is taken for one's own
+	sealed           bool // a window that is sealed takes claims
+	early            bool // a window is given up while its parts may be on their way
+	gapFirst         bool // a window is given up before its gaps are open
+	order            bool // a child is read before its parent's end is committed
+	horizon          bool // a new shard is read from its tip
+	lastPage         bool // what a shard's last page holds is dropped
+	emptyPage        bool // an empty page is taken for the end
+	finished         bool // a finished shard is forgotten while the stream has it
+	gaps             bool // what aged out is skipped
+	seen             bool // a position is taken for young, whatever was read
+	standby          bool // a standby does not wait
 }
 
 var search = flag.Bool("search", false, "look for the first seed that catches each mutation")
@@ -46,14 +56,26 @@ func TestMutations(t *testing.T) {
 		off  switches
 		seed uint64
 	}{
-		{"fencing", switches{fencing: true}, 1},
-		{"begin", switches{begin: true}, 0},
+		{"fencing", switches{fencing: true}, 10},
+		{"begin", switches{begin: true}, 6},
 		{"claim", switches{claim: true}, 0},
 		{"offset", switches{offset: true}, 0},
 		{"remove last", switches{removeLast: true}, 0},
 		{"create only", switches{createOnly: true}, 0},
-		{"total order", switches{totalOrder: true}, 313},
-		{"manifest's contract", switches{manifestContract: true}, 36},
+		{"total order", switches{totalOrder: true}, 39},
+		{"manifest's contract", switches{manifestContract: true}, 32},
+		{"created object has the last word", switches{lastWord: true}, 178},
+		{"sealed windows take no claims", switches{sealed: true}, 3},
+		{"giving up waits", switches{early: true}, 127},
+		{"gap before void", switches{gapFirst: true}, 1},
+		{"parent before child", switches{order: true}, 5},
+		{"new shards from their beginning", switches{horizon: true}, 1},
+		{"last page", switches{lastPage: true}, 3},
+		{"empty page", switches{emptyPage: true}, 0},
+		{"finished shards are remembered", switches{finished: true}, 3},
+		{"what aged out is a gap", switches{gaps: true}, 4},
+		{"what was seen is written down", switches{seen: true}, 4},
+		{"a standby waits", switches{standby: true}, 0},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +99,7 @@ func TestMutations(t *testing.T) {
 
 // transport rewrites requests for the rules that a condition of the service keeps.
 func (o switches) transport(next http.RoundTripper) http.RoundTripper {
-	if !o.fencing && !o.createOnly {
+	if !o.fencing && !o.createOnly && !o.sealed && !o.horizon && !o.lastPage && !o.emptyPage {
 		return next
 	}
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -85,15 +107,23 @@ func (o switches) transport(next http.RoundTripper) http.RoundTripper {
 			r.Header.Del("If-None-Match")
 		}
 		if o.fencing && strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".TransactWriteItems") {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
+			if err := rewrite(r, "#t = :token AND", "(#t = :token OR #t <> :token) AND"); err != nil {
 				return nil, err
 			}
-			body = bytes.Replace(body, []byte("#t = :token AND"), []byte("(#t = :token OR #t <> :token) AND"), 1)
-			r.Body = io.NopCloser(bytes.NewReader(body))
-			r.ContentLength = int64(len(body))
 		}
-		return next.RoundTrip(r)
+		if o.sealed && strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".TransactWriteItems") {
+			if err := rewrite(r, "#s IN (:pending, :committed)", "(#s IN (:pending, :committed) OR #s <> :pending)"); err != nil {
+				return nil, err
+			}
+		}
+		if err := o.ask(r); err != nil {
+			return nil, err
+		}
+		resp, err := next.RoundTrip(r)
+		if err == nil {
+			err = o.answer(r, resp)
+		}
+		return resp, err
 	})
 }
 
@@ -110,6 +140,9 @@ func (o switches) stages(s *pipeline.Stages, a *pipelinetest.Actor, c *schemas.C
 }
 
 func (o switches) sealStages(s *seal.Stages, staging *lake.Bucket) {
+	if o.lastWord {
+		s.Lake = lastWord{s.Lake}
+	}
 	if o.claim {
 		s.Ledger = unclaimed{s.Ledger}
 	}

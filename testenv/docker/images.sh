@@ -30,7 +30,7 @@ debian() {
 		/dev/null $(find /etc/apt/sources.list /etc/apt/sources.list.d -name 'debian.sources' -o -name sources.list 2>/dev/null))
 	rm -rf "$root"
 	debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,prometheus \
-		"$IMAGES_DEBIAN" "$root" "${mirror:-http://deb.debian.org/debian}" >"$dir/debootstrap.log" 2>&1 ||
+		"$IMAGES_DEBIAN" "$root" ${mirror:+"$mirror"} >"$dir/debootstrap.log" 2>&1 ||
 		{ tail -5 "$dir/debootstrap.log" >&2; return 1; }
 	# What the machine trusts its package index with.
 	cat /etc/ssl/certs/ca-certificates.crt >"$root/tmp/ca.crt"
