@@ -61,6 +61,7 @@ type world struct {
 	windows  map[pipeline.WindowID]*pipeline.Manifest // that were begun
 	begun    []*pipeline.Manifest                     // in their order
 	leased   time.Time                                // when the run lane's lease last changed; zero: it is free
+	met      time.Time                                // when a process listed the stream's shards for the first time
 	broken   []error                                  // what was seen to be wrong on the way
 	mapping  *mapping
 	side     checkpoint.Side
@@ -235,6 +236,9 @@ func (w *world) watch(next http.RoundTripper) http.RoundTripper {
 			w.begun = append(w.begun, manifest)
 		}
 		w.lease(r, lease)
+		if w.met.IsZero() && strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".DescribeStream") {
+			w.met = time.Now()
+		}
 		return resp, err
 	})
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+
 	"telemetrylake/pipeline"
 	"telemetrylake/schemas"
 )
@@ -211,6 +214,30 @@ func TestDDLPrintsEveryTableOfAContract(t *testing.T) {
 			if !strings.Contains(stdout, "`d`.`"+table.Name+"`") || !strings.Contains(stdout, "'s3://b/l/"+table.Name+"/'") {
 				t.Errorf("ddl of %s lacks table %s", name, table.Name)
 			}
+		}
+	}
+}
+
+func TestHelpSaysThatTheCheckpointTableIsMadeOnlyWhereItIs(t *testing.T) {
+	for command, makes := range map[string]bool{
+		"run": true, "lambda": true, "lanes handover": true, "lanes rebuild": true,
+		"lanes list": false, "lanes sweep": false, "status": false, "seal": false, "windows list": false, "gaps list": false, "config show": false,
+	} {
+		code, stdout, _ := streamer(t, append(strings.Fields(command), "--help")...)
+		if code != exitOK || !strings.Contains(stdout, "--checkpoint-table") || strings.Contains(stdout, "made if there is none") != makes {
+			t.Errorf("%s: exit code %d, says that the table is made: %v, want %v", command, code, !makes, makes)
+		}
+	}
+}
+
+func TestATableThatIsMissingIsLookedForInAnAWSOfOnesOwn(t *testing.T) {
+	missing := &smithy.OperationError{ServiceID: "DynamoDB", OperationName: "DescribeTable", Err: &types.ResourceNotFoundException{Message: new("Table: t not found")}}
+	for endpoint, want := range map[string]bool{"": false, "http://127.0.0.1:4588": true} {
+		t.Setenv("AWS_ENDPOINT_URL_DYNAMODB", "")
+		t.Setenv("AWS_ENDPOINT_URL", endpoint)
+		err := explain(fmt.Errorf("describe table t: %w", missing))
+		if text := err.Error(); exitCode(err) != exitPerson || !strings.Contains(text, "check its name and AWS_REGION") || strings.Contains(text, "streamer local --dir FOLDER --contract NAME") != want {
+			t.Errorf("at %q: %v", endpoint, err)
 		}
 	}
 }

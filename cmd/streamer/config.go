@@ -60,15 +60,15 @@ func newSettings() *settings {
 	f.StringVar(&s.Contract, "contract", "", "contract of the table: a YAML file, or one of "+strings.Join(schemas.Names(), ", "))
 	f.StringVar(&s.Table, "table", "", "DynamoDB table (default: the contract's)")
 	f.StringVar(&s.Stream, "stream", "", "ARN of the stream to read (default: the table's; needed after that was enabled anew)")
-	f.StringVar(&s.Checkpoint, "checkpoint-table", checkpointTable, "DynamoDB table for lanes, windows and claims; made if there is none")
+	f.StringVar(&s.Checkpoint, "checkpoint-table", checkpointTable, "DynamoDB table for lanes, windows and claims")
 	f.StringVar(&s.Delivery, "delivery-stream", "", "Firehose delivery stream (default: the table's name)")
 	f.StringVar(&s.Staging, "staging", "", "where Firehose delivers: s3://bucket/prefix/")
 	f.StringVar(&s.Damaged, "damaged", "", "where bytes go that are no Parquet file: s3://bucket/prefix/ (default: damaged/ in the staging bucket)")
 	f.StringVar(&s.Lake, "lake", "", "where the tables are: s3://bucket/prefix/")
 	f.StringVar(&s.LakeDir, "lake-dir", "", "folder that holds the tables, to query without AWS")
-	f.IntVar(&s.WindowRecords, "window-records", 100_000, "a window is committed at this many records")
-	f.IntVar(&s.WindowBytes, "window-bytes", 64<<20, "or at this many bytes as received")
-	f.DurationVar(&s.WindowAge, "window-age", time.Minute, "or when its first record has waited this long")
+	f.IntVar(&s.WindowRecords, "window-records", 100_000, "a window is committed when it has this many records")
+	f.IntVar(&s.WindowBytes, "window-bytes", 64<<20, "a window is committed when its records have this many bytes as received")
+	f.DurationVar(&s.WindowAge, "window-age", time.Minute, "a window is committed when its first record has waited this long")
 	f.DurationVar(&s.SealEvery, "seal-every", time.Minute, "how often staging is looked at")
 	f.DurationVar(&s.StopWithin, "stop-within", 20*time.Second, "after a signal, what is gathered is landed within this time, or left to the next start")
 	f.StringVar(&s.Start, "start", "horizon", "where a stream that was never read begins: horizon is its oldest record, latest what comes from now on")
@@ -101,6 +101,12 @@ func (s *settings) use(c *cobra.Command, names ...string) {
 	}
 	c.Flags().String("config", "", "YAML file with settings (environment: STREAMER_CONFIG)")
 }
+
+// madeIfNone is said of the checkpoint table where a command makes it.
+const madeIfNone = "made if there is none"
+
+// makesTable has a command's help say when the checkpoint table is made.
+func (s *settings) makesTable(when string) { s.flags.Lookup("checkpoint-table").Usage += "; " + when }
 
 func envName(setting string) string {
 	return "STREAMER_" + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))

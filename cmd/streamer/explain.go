@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,11 @@ func explain(err error) error {
 		case "UnrecognizedClientException", "InvalidSignatureException", "SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken", "ExpiredTokenException":
 			return said{err, fmt.Sprintf("%s: the credentials were refused (%s): check AWS_PROFILE or the access key", what, code), exitPerson}
 		case "ResourceNotFoundException", "NoSuchBucket", "NotFound":
-			return said{err, fmt.Sprintf("%s: there is no such thing in %s (%s): check its name and AWS_REGION", what, region(), oneLine(errors.New(api.ErrorMessage()))), exitPerson}
+			do := "check its name and AWS_REGION"
+			if op.ServiceID == "DynamoDB" && ownEndpoint() {
+				do += "; if AWS is a streamer local, start that with the contract whose table it is: streamer local --dir FOLDER --contract NAME"
+			}
+			return said{err, fmt.Sprintf("%s: there is no such thing in %s (%s): %s", what, region(), oneLine(errors.New(api.ErrorMessage())), do), exitPerson}
 		default:
 			return said{err, fmt.Sprintf("%s: %s: %s", what, code, oneLine(errors.New(api.ErrorMessage()))), exitFailed}
 		}
@@ -69,6 +74,11 @@ func region() string {
 		}
 	}
 	return "this region"
+}
+
+// ownEndpoint reports whether the environment names another DynamoDB than that of AWS.
+func ownEndpoint() bool {
+	return cmp.Or(os.Getenv("AWS_ENDPOINT_URL_DYNAMODB"), os.Getenv("AWS_ENDPOINT_URL")) != ""
 }
 
 // lastOf is the innermost error.

@@ -150,6 +150,7 @@ func TestAnOpenGapIsAskedForInVainUntilItIsClosed(t *testing.T) {
 	r := watch(t)
 	until(t, "integrity is ok", func() bool { _, status := r.integrity(); return status == http.StatusOK })
 	store := checkpoint.New(d.dynamodb, checkpointTable, checkpoint.Options{})
+	until(t, "a shard is met", func() bool { return len(d.status().Shards) > 0 })
 	st := d.status()
 	gap, opened, err := store.OpenGap(t.Context(), pipeline.Gap{
 		Stream: st.Stream, Shard: pipeline.ShardID(st.Shards[0].ID), First: "7", Last: "9",

@@ -70,6 +70,9 @@ func inspectObject(ctx context.Context, name string) (*seal.Inspection, error) {
 	if errors.Is(err, pipeline.ErrNotFound) {
 		return nil, usagef("%s: there is no such object", name)
 	}
+	if err == nil && in.Foreign() {
+		return nil, usagef("%s is no Parquet file, and holds none", name)
+	}
 	return in, err
 }
 

@@ -110,9 +110,48 @@ func TestAJoinedObjectIsInspectedAndRescued(t *testing.T) {
 	}
 }
 
+func TestWhatIsLeftOfACutOffFileIsNamedAndTextIsOnlyCounted(t *testing.T) {
+	d := openDoor(t)
+	_, _, parts := d.joinedObject(roomClimate(t, 100))
+	if parts < 2 {
+		t.Fatalf("%d parts", parts)
+	}
+	folder, good := t.TempDir(), filepath.Join(t.TempDir(), "good")
+	says(t, "rescue", "s3://"+stagingBucket+"/joined/", "--to", good)
+	whole, err := os.ReadFile(objectsBelow(t, good)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string][]byte{"a.parquet": whole, "cut.parquet": whole[:len(whole)/2], "tail.parquet": whole[len(whole)/2:], "text.csv": []byte("a,b\n1,2\n")} {
+		if err := os.WriteFile(filepath.Join(folder, name), body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var r rescueReport
+	if err := json.Unmarshal([]byte(says(t, "rescue", folder, "-o", "json")), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Objects != 4 || r.Whole != 1 || r.Torn != 2 || r.Other != 1 || r.Files != 1 || r.Damaged != 2 || r.DamagedBytes != int64(len(whole)) || len(r.Found) != 2 {
+		t.Errorf("it says %+v", r)
+	}
+	text := says(t, "rescue", folder)
+	for _, w := range []string{"cut.parquet", "tail.parquet", "fails: "} {
+		if !strings.Contains(text, w) {
+			t.Errorf("for people it lacks %q:\n%s", w, text)
+		}
+	}
+	if strings.Contains(text, "text.csv") {
+		t.Errorf("it names what was never a Parquet file:\n%s", text)
+	}
+	if text := says(t, "inspect", filepath.Join(folder, "cut.parquet")); !strings.Contains(text, "damage") {
+		t.Errorf("inspect says\n%s", text)
+	}
+}
+
 func TestInspectAndRescueRefuseInOneLine(t *testing.T) {
 	openDoor(t)
 	folder := t.TempDir()
+	foreign := writeLines(t, "device_id,celsius", "a,1")
 	for _, tt := range []struct {
 		args []string
 		code int
@@ -120,6 +159,7 @@ func TestInspectAndRescueRefuseInOneLine(t *testing.T) {
 	}{
 		{[]string{"inspect"}, exitUsage, "takes one object"},
 		{[]string{"inspect", filepath.Join(folder, "none")}, exitUsage, "no such file"},
+		{[]string{"inspect", foreign}, exitUsage, "no Parquet file, and holds none"},
 		{[]string{"inspect", folder}, exitUsage, "not a regular file"},
 		{[]string{"inspect", "s3://" + lakeBucket}, exitUsage, "names no object"},
 		{[]string{"inspect", "s3://" + lakeBucket + "/none"}, exitUsage, "no such object"},
@@ -129,7 +169,7 @@ func TestInspectAndRescueRefuseInOneLine(t *testing.T) {
 		{[]string{"rescue", folder, "--only-joined"}, exitUsage, "--to"},
 		{[]string{"rescue", "s3://" + lakeBucket + "/a/", "--to", "s3://" + lakeBucket + "/a/good/"}, exitUsage, "overlap"},
 		{[]string{"rescue", "s3:///a/"}, exitUsage, "s3://bucket/prefix/"},
-		{[]string{"rescue", filepath.Join(folder, "none")}, exitFailed, "none"},
+		{[]string{"rescue", filepath.Join(folder, "none")}, exitUsage, "no such folder"},
 	} {
 		code, stdout, stderr := streamer(t, tt.args...)
 		if code != tt.code || stdout != "" || !strings.Contains(stderr, tt.want) || strings.Count(stderr, "\n") != 1 {

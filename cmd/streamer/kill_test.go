@@ -246,7 +246,7 @@ func TestNothingIsLostOrDoubledHoweverOftenProcessesAreKilled(t *testing.T) {
 	plan := planFromEnv(t)
 	file := roomClimate(t, plan.rows)
 	random := rand.New(rand.NewPCG(plan.seed, 0))
-	k := &killing{laptop: newLaptop(t, random), random: random}
+	k := &killing{laptop: newLaptop(t), random: random}
 	t.Logf("seed %d: %d rows, %d kills of run, %d of local", plan.seed, file.readings(), plan.runs, plan.locals)
 
 	k.load = k.start("load", "-", "--format", "room-climate", "-o", "json")

@@ -79,6 +79,7 @@ another copy of it: a schedule must send that one, every 15 minutes or so. Witho
 	}
 	s.use(c, "contract", "table", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
 		"window-records", "window-bytes")
+	s.makesTable(madeIfNone)
 	// Lambda's own setting for a function's logs.
 	standard := os.Getenv("AWS_LAMBDA_LOG_LEVEL")
 	if standard == "" {

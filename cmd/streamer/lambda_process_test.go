@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -216,7 +215,7 @@ func functionMoves(t *testing.T, l *laptop, invoke func(context.Context, []byte)
 
 func TestTheProgramIsAFunctionWhenLambdaStartsIt(t *testing.T) {
 	t.Parallel()
-	l := newLaptop(t, rand.New(rand.NewPCG(11, 0)))
+	l := newLaptop(t)
 	runtime := newFakeLambda(t)
 	addr := strings.TrimPrefix(runtime.URL, "http://")
 	f := l.startFunction([]string{runtimeAPI + "=" + addr, "AWS_ENDPOINT_URL_LAMBDA=" + runtime.URL})
@@ -247,7 +246,7 @@ func TestLambdaOutsideOfLambdaSaysSo(t *testing.T) {
 
 func TestTheProgramOnlySealsIfItHasNoContract(t *testing.T) {
 	t.Parallel()
-	l := newLaptop(t, rand.New(rand.NewPCG(13, 0)))
+	l := newLaptop(t)
 	runtime := newFakeLambda(t)
 	addr := runtimeAPI + "=" + strings.TrimPrefix(runtime.URL, "http://")
 	f := l.startFunction([]string{addr, "STREAMER_CONTRACT="})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"testing"
@@ -18,9 +17,8 @@ func TestTheEmulatorOfLambdasRuntimeInvokesTheProgram(t *testing.T) {
 	if rie == "" {
 		t.Fatal("STREAMER_TEST_RIE does not name aws-lambda-rie; make lambda-rie builds it and sets it")
 	}
-	random := rand.New(rand.NewPCG(12, 0))
-	l := newLaptop(t, random)
-	invocations, runtime := fixedPort(t, random), fixedPort(t, random)
+	l := newLaptop(t)
+	invocations, runtime := fixedPort(t), fixedPort(t)
 	f := l.startFunction([]string{"AWS_LAMBDA_FUNCTION_TIMEOUT=60"}, rie,
 		"--runtime-interface-emulator-address", invocations, "--runtime-api-address", runtime)
 	functionMoves(t, l, func(ctx context.Context, event []byte) ([]byte, error) {

@@ -617,6 +617,12 @@ func TestLanesAreListedSweptAndHandedOver(t *testing.T) {
 	if l := lanes(); l.Side != "run" || len(l.Shards) == 0 || l.Shards[0].Lane != "run-sensor_readings" {
 		t.Errorf("after a run: %+v", l)
 	}
+	if code, stdout, stderr := streamer(t, "lanes", "sweep"); code != exitUsage || stdout != "" || !strings.Contains(stderr, "is read by run; sweep is for a stream that Lambda reads") {
+		t.Errorf("a sweep of what run reads: exit code %d, %q, %q", code, stdout, stderr)
+	}
+	if stdout := says(t, "lanes", "handover", "--to", "run"); stdout != "already read by run\n" {
+		t.Errorf("a handover to where it is says %q", stdout)
+	}
 	code, stdout, stderr := streamer(t, "lanes", "handover", "--to", "lambda")
 	if code != exitOK || !strings.Contains(stdout, "read by lambda") {
 		t.Fatalf("handover: exit code %d, %q, %q", code, stdout, stderr)
@@ -629,7 +635,7 @@ func TestLanesAreListedSweptAndHandedOver(t *testing.T) {
 	}
 	refused := begin(t, "run", "--until-drained")
 	refused.exits(exitPerson)
-	if words := refused.lastWords(); !strings.Contains(words, "hand") {
+	if words := refused.lastWords(); !strings.Contains(words, "streamer lanes handover --to run") {
 		t.Errorf("a run of a stream that Lambda reads says %q", words)
 	}
 	code, stdout, stderr = streamer(t, "lanes", "sweep", "-o", "json")

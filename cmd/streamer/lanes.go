@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/spf13/cobra"
 
 	"telemetrylake/pipeline"
@@ -177,15 +178,20 @@ before or after. What the mapping delivers of what is committed already is skipp
 			if err := s.load(c); err != nil {
 				return err
 			}
-			n, err := handOver(c.Context(), s, handing{to: checkpoint.Side(to), wait: wait, log: log})
+			n, before, err := handOver(c.Context(), s, handing{to: checkpoint.Side(to), wait: wait, log: log})
 			if err != nil {
 				return explain(err)
+			}
+			if n == 0 && before == checkpoint.Side(to) {
+				fmt.Fprintf(c.OutOrStdout(), "already read by %s\n", to)
+				return nil
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s now read by %s\n", counted(n, "shard"), to)
 			return nil
 		},
 	}
 	s.use(c, landSettings...)
+	s.makesTable(madeIfNone)
 	f := c.Flags()
 	f.StringVar(&to, "to", "", "the side that reads from now on: lambda or run")
 	f.DurationVar(&wait, "wait", 30*time.Second, "how long a window that is begun is waited for")
@@ -203,19 +209,25 @@ type handing struct {
 // between is the wait between two looks at whether a window has come to its end.
 const between = 200 * time.Millisecond
 
-func handOver(ctx context.Context, s *settings, h handing) (int, error) {
+// handOver returns how many shards changed their owner, and which side read the stream before.
+func handOver(ctx context.Context, s *settings, h handing) (int, checkpoint.Side, error) {
 	p, err := s.places()
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	c, err := connect(ctx)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	if err := p.findStream(ctx, c); err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	return h.hand(ctx, c, p)
+	before, _, err := checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{}).StreamSide(ctx, p.StreamARN)
+	if missing := (*types.ResourceNotFoundException)(nil); err != nil && !errors.As(err, &missing) {
+		return 0, "", err
+	}
+	n, err := h.hand(ctx, c, p)
+	return n, before, err
 }
 
 // hand moves the stream between two windows. A window that nobody finishes is finished here.
@@ -345,5 +357,12 @@ func sweepLanes(ctx context.Context, s *settings, log *slog.Logger) (sweepReport
 		return sweepReport{}, err
 	}
 	f := wireFunction(c, p, wireOptions{Limits: pipeline.Limits{Records: s.WindowRecords, Bytes: s.WindowBytes}, Log: log})
+	side, _, err := f.store.StreamSide(ctx, p.StreamARN)
+	if err != nil {
+		return sweepReport{}, err
+	}
+	if side == checkpoint.Run {
+		return sweepReport{}, usagef("the stream of table %s is read by run; sweep is for a stream that Lambda reads", p.Table)
+	}
 	return f.sweep(ctx)
 }

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"telemetrylake/pipeline"
 	"telemetrylake/pipeline/checkpoint"
@@ -27,6 +30,33 @@ func hostText() string {
 		host = "unknown host"
 	}
 	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// holderText names who holds a lane, for people.
+func holderText(h checkpoint.Holder) string {
+	return cmp.Or(h.Host, "a process that does not say where it is")
+}
+
+// refuseHeld refuses lanes that somebody holds under a lease. Whether that lives cannot be told
+// without watching the lease for its time, which only its holder knows.
+func (b *rebuild) refuseHeld(ctx context.Context, lanes ...pipeline.LaneID) error {
+	if b.gone {
+		return nil
+	}
+	for _, lane := range lanes {
+		h, _, err := b.store.Holder(ctx, lane)
+		if missing := (*types.ResourceNotFoundException)(nil); errors.As(err, &missing) {
+			return nil // no table: nobody holds anything
+		}
+		if err != nil {
+			return err
+		}
+		if h.Lease != 0 {
+			return pipeline.NeedPerson(fmt.Errorf("lane %s is held by %s", lane, holderText(h)),
+				"stop that streamer run first; if it is known to be gone add --holder-is-gone")
+		}
+	}
+	return nil
 }
 
 // standBy tells people when this process waits for another to give its lane up.
@@ -94,6 +124,27 @@ func (s *session) lost() {
 	if s.lose != nil {
 		s.lose(pipeline.ErrFenced)
 	}
+}
+
+// openKept opens the lane and keeps its lease meanwhile: landing a window that was left pending can
+// take longer than a standby waits.
+func (r *runner) openKept(ctx context.Context) error {
+	if r.leased == nil {
+		return r.open(ctx)
+	}
+	opening, opened := context.WithCancel(ctx)
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		// Who is fenced learns it from begin or commit.
+		if err := r.leased.Keep(opening); err != nil {
+			r.log.Warn("the lane's lease is not kept", "error", explain(err))
+		}
+	}()
+	err := r.open(ctx)
+	opened()
+	<-kept
+	return err
 }
 
 // keepLease renews the lease until ctx is done. When another process has the lane the session ends.

@@ -154,9 +154,9 @@ type laptop struct {
 	local   *process
 }
 
-func newLaptop(t *testing.T, random *rand.Rand) *laptop {
+func newLaptop(t *testing.T) *laptop {
 	t.Helper()
-	l := &laptop{t: t, dir: t.TempDir(), listen: fixedPort(t, random)}
+	l := &laptop{t: t, dir: t.TempDir(), listen: fixedPort(t)}
 	l.clients = newClients(aws.Config{
 		Region: testenv.DefaultRegion, BaseEndpoint: aws.String("http://" + l.listen),
 		Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
@@ -165,13 +165,19 @@ func newLaptop(t *testing.T, random *rand.Rand) *laptop {
 	return l
 }
 
+var portsGiven sync.Map
+
 // fixedPort finds a free port outside of the range that outgoing connections take theirs from:
 // while the server is away, a client that tries again and again could get its own port for a
-// server's, and be connected to itself.
-func fixedPort(t *testing.T, random *rand.Rand) string {
+// server's, and be connected to itself. No other test of this process gets it: one that is free
+// may be another's whose server starts in a moment.
+func fixedPort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 20_000+random.IntN(10_000))
+		addr := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if _, given := portsGiven.LoadOrStore(addr, true); given {
+			continue
+		}
 		listener, err := net.Listen("tcp", addr)
 		if err != nil {
 			continue

@@ -19,7 +19,7 @@ import (
 
 func newLanesRebuild() *cobra.Command {
 	s := newSettings()
-	var apply bool
+	var apply, gone bool
 	var side, output string
 	c := &cobra.Command{
 		Use:   "rebuild --contract NAME",
@@ -31,9 +31,17 @@ processes that read the stream first. Without --apply nothing is written.
 What has a part in the lake, or is whole in staging, has been read. What is not
 whole, and has nothing in the lake, is read again while the stream still holds it;
 its parts are dropped. What else is missing becomes a gap, and its parts are
-published should they still come. Where the stream still holds the records before a
-position, they are compared with what was found. If this is interrupted, call it
-again: until it has ended nobody can read the stream.`,
+published should they still come.
+
+Of each shard the windows that were found are compared with the stream, from the
+first one whose first record the stream still holds to the last: records between
+them that make rows and are in none become a gap. What lies before, or between the
+last and a later position that the checkpoint still has, is not looked at.
+
+With --apply, a lane that a process holds is refused: stop that process. One that was
+killed, or whose checkpoint was restored, still counts as its holder; if you know that
+it is gone add --holder-is-gone. If this is interrupted, call it again: until it has
+ended nobody can read the stream.`,
 		Example: `  streamer lanes rebuild --contract device_telemetry
   streamer lanes rebuild --contract device_telemetry --apply`,
 		Args: noArguments,
@@ -44,6 +52,12 @@ again: until it has ended nobody can read the stream.`,
 			b, err := openRebuild(c.Context(), s, c.ErrOrStderr())
 			if err != nil {
 				return explain(err)
+			}
+			b.gone = gone
+			if apply { // it is asked again before anything is written: the lake may take long to read
+				if err := b.refuseHeld(c.Context(), laneOf(b.contract)); err != nil {
+					return explain(err)
+				}
 			}
 			if err := b.plan(c.Context(), checkpoint.Side(side)); err != nil {
 				return explain(err)
@@ -57,9 +71,11 @@ again: until it has ended nobody can read the stream.`,
 		},
 	}
 	s.use(c, "contract", "table", "stream", "checkpoint-table", "staging", "damaged", "lake")
+	s.makesTable("with --apply made if there is none")
 	outputFlag(c.Flags(), &output, "table", "json")
 	choiceFlag(c.Flags(), &side, "side", "as-before", string(checkpoint.Run), string(checkpoint.Lambda))
 	c.Flags().BoolVar(&apply, "apply", false, "write what was found; without it, only show it")
+	c.Flags().BoolVar(&gone, "holder-is-gone", false, "write also lanes that are held: only if their holder is known to be gone, it is ended otherwise")
 	return c
 }
 
@@ -70,6 +86,7 @@ type rebuild struct {
 	places   places
 	store    *checkpoint.Store
 	made     bool // the checkpoint table exists
+	gone     bool // whoever holds a lane is known to be gone
 	reader   *stream.Reader
 	progress io.Writer
 
@@ -351,6 +368,13 @@ func (b *rebuild) arrange(past *pipeline.Past, shards []checkpoint.RebuiltShard,
 }
 
 func (b *rebuild) apply(ctx context.Context) error {
+	lanes := []pipeline.LaneID{laneOf(b.contract)} // which a stream that Lambda reads next leaves
+	for _, r := range b.lanes {
+		lanes = append(lanes, r.Lane)
+	}
+	if err := b.refuseHeld(ctx, lanes...); err != nil {
+		return err
+	}
 	if err := b.store.Create(ctx); err != nil {
 		return err
 	}

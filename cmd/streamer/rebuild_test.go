@@ -242,10 +242,49 @@ func TestALakeOfNobodyHasNothingToRebuild(t *testing.T) {
 	}
 }
 
+// Fencing a run that is alive must be meant: its last words would come as a surprise.
+func TestARebuildRefusesALaneThatIsHeldUnlessItsHolderIsGone(t *testing.T) {
+	file := roomClimate(t, 100)
+	d := openDoor(t)
+	first := half(t, file, 50)
+	run := begin(t, "run", "--lease", "1s")
+	d.load(first)
+	d.sealed(first)
+	if text := says(t, "lanes", "rebuild"); !strings.Contains(text, "Nothing is written") {
+		t.Errorf("a look says\n%s", text)
+	}
+	before := d.token(t)
+	code, stdout, stderr := streamer(t, "lanes", "rebuild", "--apply")
+	if code != exitPerson || stdout != "" || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+	for _, w := range []string{"run-sensor_readings is held by " + hostText(), "stop that streamer run", "--holder-is-gone"} {
+		if !strings.Contains(stderr, w) {
+			t.Errorf("refused with %q, without %q", stderr, w)
+		}
+	}
+	if got := d.token(t); got != before {
+		t.Errorf("the token is %s and was %s", got, before)
+	}
+	if v := rebuildOf(t, "--apply", "--holder-is-gone"); !v.Applied {
+		t.Errorf("it says %+v", v)
+	}
+	run.exits(exitPerson)
+	if words := run.lastWords(); !strings.Contains(words, "streamer lanes rebuild") || !strings.Contains(words, "handover") {
+		t.Errorf("the run ends with %q", words)
+	}
+	if v := rebuildOf(t, "--apply"); !v.Applied { // nobody holds it any more
+		t.Errorf("again it says %+v", v)
+	}
+	d.load(file)
+	d.moves(t, file)
+	checkReadings(t, d.dir, file)
+}
+
 func TestARebuildThatIsKilledIsFinishedByTheNext(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 0))
-	l := newLaptop(t, random)
+	l := newLaptop(t)
 	file := roomClimate(t, 2000)
 	load := l.start("load", half(t, file, 1000).name, "--format", "room-climate")
 	load.exits(exitOK)

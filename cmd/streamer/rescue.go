@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -34,6 +36,11 @@ nothing that exists is replaced: the same command goes on where it was interrupt
 				return usagef("%s takes one prefix, s3://bucket/prefix/ or a folder; see %s --help", c.CommandPath(), c.CommandPath())
 			}
 			o.from = args[0]
+			if !strings.HasPrefix(o.from, "s3://") {
+				if _, err := os.Stat(o.from); errors.Is(err, fs.ErrNotExist) {
+					return usagef("%s: there is no such folder", o.from)
+				}
+			}
 			rep, err := o.run(c.Context())
 			if err == nil || rep.Objects > 0 {
 				if failed := rep.print(c.OutOrStdout(), output); err == nil {
@@ -61,6 +68,7 @@ type rescueReport struct {
 	Objects      int            `json:"objects"`
 	Whole        int            `json:"whole"`  // one Parquet file and nothing else
 	Joined       int            `json:"joined"` // several files
+	Torn         int            `json:"torn"`   // remains of Parquet files, and none that is whole
 	Other        int            `json:"other"`  // no Parquet file
 	Files        int            `json:"files"`
 	Repeats      int            `json:"repeats"`
@@ -68,7 +76,7 @@ type rescueReport struct {
 	Seen         int64          `json:"rows_seen"`
 	Hidden       int64          `json:"rows_hidden"`
 	Unread       int            `json:"unread"`  // files whose pages are whole and cannot be decoded
-	Damaged      int            `json:"damaged"` // other runs of bytes in objects that have a file
+	Damaged      int            `json:"damaged"` // other runs of bytes in objects of Parquet files
 	DamagedBytes int64          `json:"damaged_bytes"`
 	Written      int            `json:"written"`
 	Present      int            `json:"present"`
@@ -127,7 +135,7 @@ func (o rescueOptions) overlap() (bool, error) {
 
 func (r *rescueReport) add(x seal.Rescued) {
 	r.Objects++
-	if x.Files == 0 && !slices.ContainsFunc(x.Damage, func(l seal.Lost) bool { return l.Kind == seal.KindUnread }) {
+	if x.Foreign {
 		r.Other++
 		return
 	}
@@ -152,8 +160,11 @@ func (r *rescueReport) add(x seal.Rescued) {
 		r.Whole++
 		return
 	}
-	if x.Files+unread > 1 {
+	switch {
+	case x.Files+unread > 1:
 		r.Joined++
+	case x.Files+unread == 0:
+		r.Torn++
 	}
 	r.Found = append(r.Found, x)
 }
@@ -166,6 +177,7 @@ func (r *rescueReport) print(w io.Writer, output string) error {
 		{"Objects read", count(r.Objects)},
 		{"  one whole Parquet file", count(r.Whole)},
 		{"  several joined", count(r.Joined)},
+		{"  cut off or damaged, without a whole file", count(r.Torn)},
 		{"  no Parquet file", count(r.Other)},
 		{"Parquet files in them, read to their end", count(r.Files)},
 		{"  the same as one before, in one object", count(r.Repeats)},

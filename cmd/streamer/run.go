@@ -66,6 +66,7 @@ everything that was written before the start is in the lake.`,
 	}
 	s.use(c, "contract", "table", "stream", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
 		"window-records", "window-bytes", "window-age", "start", "pages-per-second", "seal-every", "stop-within", "lease", "take-over", "standby", "http", "ready-within", "unsealed-within")
+	s.makesTable(madeIfNone)
 	f := c.Flags()
 	f.BoolVar(&untilDrained, "until-drained", false, "end once everything written before the start is in the lake")
 	outputFlag(f, &output, "table", "json")
@@ -186,7 +187,7 @@ func openRunner(ctx context.Context, s *settings, log *slog.Logger, m *monitor) 
 	if err := checkStart(l.store, c, p).run(ctx); err != nil {
 		return nil, err
 	}
-	if err := l.open(ctx); err != nil {
+	if err := r.openKept(ctx); err != nil {
 		return nil, errors.Join(err, r.release(ctx))
 	}
 	m.opened(s, l.sink.Interval())
@@ -276,7 +277,7 @@ func (r *runner) move(ctx context.Context) error {
 			return nil
 		case errors.Is(err, pipeline.ErrFenced) && r.leased.Standby:
 		case errors.Is(err, pipeline.ErrFenced):
-			return pipeline.NeedPerson(err, "two processes run this lane; stop one of them, or let it wait with --standby")
+			return pipeline.NeedPerson(err, "if it is another streamer run, stop one of the two, or let it wait with --standby; streamer lanes rebuild and streamer lanes handover take a lane too: streamer lanes list says who reads the stream now")
 		case needsPerson(err):
 			return err
 		case ctx.Err() != nil:
@@ -361,6 +362,8 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 		r.sealed(rep)
 		// A window without parts, or one whose seal died before folding, is in no staging object.
 		err = errors.Join(err, r.store.Fold(ctx, r.laneID))
+		_, failed := giver{r.store, r.sealer, time.Now, r.log}.lane(ctx, r.laneID)
+		err = errors.Join(err, failed)
 		r.monitor.Swept(seenSweep(time.Since(began), rep), err)
 		switch {
 		case err != nil && needsPerson(err):

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
+	"time"
 
 	"telemetrylake/pipeline"
 	"telemetrylake/pipeline/checkpoint"
@@ -30,13 +31,15 @@ func newStagingSealer(c clients, p places, log *slog.Logger) *stagingSealer {
 }
 
 // sweep seals all that lies in staging and folds every lane: a window without parts, or one whose
-// seal died before folding, is in no staging object.
+// seal died before folding, is in no staging object. What did not come in a day is given up.
 func (s *stagingSealer) sweep(ctx context.Context) (seal.Report, error) {
 	rep, err := s.sweepStaged(ctx)
 	lanes, failed := s.store.Lanes(ctx)
 	err = errors.Join(err, failed)
 	for _, l := range lanes {
 		err = errors.Join(err, s.store.Fold(ctx, l))
+		_, failed := giver{s.store, s.sealer, time.Now, s.log}.lane(ctx, l)
+		err = errors.Join(err, failed)
 	}
 	return rep, err
 }

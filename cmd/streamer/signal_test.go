@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,7 +9,7 @@ import (
 func TestSignalsEndProcessesAndTheNextGoOn(t *testing.T) {
 	t.Parallel()
 	file := roomClimate(t, 4000)
-	l := newLaptop(t, rand.New(rand.NewPCG(2, 0)))
+	l := newLaptop(t)
 	load := l.start("load", "-", "--format", "room-climate", "-o", "json")
 	feed := newFeeder(load.stdin, file.lines)
 	run := l.startRun()

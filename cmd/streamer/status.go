@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -141,7 +140,7 @@ func (st *status) readLane(ctx context.Context, store *checkpoint.Store, id pipe
 		CompleteWindow: lane.Watermark, Unsealed: lane.Unsealed(), Halted: lane.Halted,
 	}
 	if lane.Holder.Lease != 0 {
-		st.Lane.Holder = cmp.Or(lane.Holder.Host, "a process that does not say where it is")
+		st.Lane.Holder = holderText(lane.Holder)
 	}
 	for _, w := range lane.Windows {
 		if w.State == pipeline.WindowPending || w.State == pipeline.WindowCommitted {

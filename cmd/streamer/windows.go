@@ -98,6 +98,15 @@ func (o windowOptions) read(ctx context.Context, store *checkpoint.Store, now ti
 			return nil, err
 		}
 	}
+	if o.lane != "" {
+		_, known, err := store.Holder(ctx, lanes[0])
+		if err != nil {
+			return nil, err
+		}
+		if !known {
+			return nil, usagef("the checkpoint table has no lane %s; without --lane the windows of all lanes are listed", o.lane)
+		}
+	}
 	shown := []windowShown{}
 	for _, l := range lanes {
 		windows, err := o.windows(ctx, store, l)
@@ -145,7 +154,7 @@ func printWindows(w io.Writer, windows []windowShown, output string) error {
 		return writeDocument(w, windows)
 	}
 	if len(windows) == 0 {
-		fmt.Fprintln(w, "no such window")
+		fmt.Fprintln(w, "no window is waiting")
 		return nil
 	}
 	var rows [][]string

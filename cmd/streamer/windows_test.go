@@ -71,8 +71,8 @@ func TestWindowsThatAreNotInTheLakeAreListed(t *testing.T) {
 	if w := list("--unsealed", "--waiting", "1h"); len(w) > 0 {
 		t.Errorf("landed an hour ago: %+v", w)
 	}
-	if w := list("--unsealed", "--lane", "run-other"); len(w) > 0 {
-		t.Errorf("of another lane: %+v", w)
+	if code, _, stderr := streamer(t, "windows", "list", "--unsealed", "--lane", "run-other"); code != exitUsage || !strings.Contains(stderr, "no lane run-other") {
+		t.Errorf("of a lane that is not there: exit code %d, %s", code, stderr)
 	}
 	if text := says(t, "windows", "list", "--unsealed"); strings.Count(text, "\n") != len(unsealed)+1 || !strings.Contains(text, "committed") || !strings.Contains(text, unsealed[0].Window) {
 		t.Errorf("for people:\n%s", text)
@@ -81,7 +81,7 @@ func TestWindowsThatAreNotInTheLakeAreListed(t *testing.T) {
 		says(t, "seal")
 		return len(list("--unsealed")) == 0
 	})
-	if text := says(t, "windows", "list"); text != "no such window\n" {
+	if text := says(t, "windows", "list"); text != "no window is waiting\n" {
 		t.Errorf("once all is sealed:\n%s", text)
 	}
 	checkReadings(t, d.dir, file)

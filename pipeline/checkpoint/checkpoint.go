@@ -31,6 +31,13 @@ const (
 
 func (s Side) valid() bool { return s == Run || s == Lambda }
 
+func (s Side) other() Side {
+	if s == Run {
+		return Lambda
+	}
+	return Run
+}
+
 // Options of a Store. The zero value of a field means its default.
 type Options struct {
 	Now  func() time.Time // default time.Now; only told to people, or used where the server tells no time

@@ -129,7 +129,7 @@ func (it laneItem) mayBegin(lane pipeline.LaneID) error {
 		return pipeline.NeedPerson(fmt.Errorf("lane %s is being rebuilt", lane), "let that end, or start it again: streamer lanes rebuild")
 	case it.Moved != "":
 		return pipeline.NeedPerson(fmt.Errorf("the shards of lane %s were handed over to %s", lane, it.Moved),
-			"leave the stream to the other side, or hand it over again; start a handover that broke off once more")
+			"leave the stream to it, or take it back: streamer lanes handover --to "+string(Side(it.Moved).other()))
 	}
 	return nil
 }

@@ -108,6 +108,8 @@ func (l *Leased) Acquire(ctx context.Context, lane pipeline.LaneID, again bool) 
 		if again {
 			t.condition = "fmt <= :fmt AND holder = :me"
 		}
+		// Keep must not take the token that this raises for another process's.
+		l.setHold(pipeline.Hold{})
 		st, err := l.acquire(ctx, lane, t)
 		l.setHold(st.Hold) // what was taken is released at the end, also if it cannot be used
 		if err == nil {
@@ -192,7 +194,8 @@ func (l *Leased) await(ctx context.Context, lane pipeline.LaneID) (sighting, err
 }
 
 // Keep renews the lease of the lane that is held, three times in its time, until ctx is done. It
-// returns pipeline.ErrFenced as soon as another process has the lane. Failures that may pass are tried again: at worst a standby takes over.
+// returns pipeline.ErrFenced as soon as another process has the lane. Failures that may pass are
+// tried again: at worst a standby takes over.
 func (l *Leased) Keep(ctx context.Context) error {
 	for wait := l.For / 3; pipeline.Wait(ctx, wait) == nil; {
 		wait = l.For / 3

@@ -459,8 +459,6 @@ func (e memExpression) update(next memItem, s string) {
 	}
 }
 
-func (m *memTable) snapshot() map[string]memItem { return maps.Clone(m.items) }
-
 // newTable is a store in a table in memory that fails the test if it is asked what it cannot do.
 func newTable(t testing.TB) (*memTable, *Store) {
 	t.Helper()

@@ -105,7 +105,7 @@ func (s *Shards) own(ctx context.Context, shard pipeline.Shard) error {
 			return beingRebuilt(s.stream)
 		}
 		return pipeline.NeedPerson(fmt.Errorf("stream %s is read by %s, not by %s", s.stream, it.Side, s.side),
-			"stop this process, or hand the stream over")
+			"stop this process, or hand the stream over: streamer lanes handover --to "+string(s.side))
 	}
 	return nil // created, or it exists: its owner is looked at next
 }
@@ -126,10 +126,10 @@ type presence struct {
 	shards map[pipeline.ShardID]pipeline.Position
 }
 
-// awaySince is a time before which nothing can be missing of a new shard; zero if it cannot have
-// lost anything, because the stream itself was met less than a day ago: its oldest shards have all
-// lost their beginnings, and their parents. What a child holds was created after all that its
-// parent has shown. Of an orphan it is only known since when nobody had read.
+// awaySince is a time before which nothing can be missing of a new shard; zero if that is not
+// known. What a child holds was created after all that its parent has shown. Of an orphan it is
+// only known since when nobody had read, and nothing if the stream itself was met less than a day
+// ago: its oldest shards have all lost their parents.
 func (s *Shards) awaySince(ctx context.Context, shard pipeline.Shard) (time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,14 +143,14 @@ func (s *Shards) awaySince(ctx context.Context, shard pipeline.Shard) (time.Time
 	}
 	p := s.seen
 	old := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) > awayAfter }
-	if !old(p.met) {
-		return time.Time{}, nil
-	}
 	if parent, ok := p.shards[shard.Parent]; ok {
 		if at := latest(parent.Created, parent.TipAt, parent.StartAt, parent.AwayAt); !at.IsZero() {
 			return at, nil
 		}
 		return parent.MetAt.Add(-unlistedFor), nil
+	}
+	if !old(p.met) {
+		return time.Time{}, nil
 	}
 	if old(p.alive) {
 		return p.alive.Add(-unlistedFor), nil

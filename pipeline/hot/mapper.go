@@ -225,10 +225,14 @@ type column struct {
 // plan says what each column of a CSV file gives. It refuses a header that lacks what was
 // mapped or what a key needs.
 func (m *Mapper) plan(header []string) ([]column, error) {
+	var missing []string
 	for _, name := range slices.Sorted(maps.Keys(m.explicit)) {
 		if !slices.Contains(header, name) {
-			return nil, fmt.Errorf("the header lacks %s, which is to give %s; it has %s", name, m.explicit[name], strings.Join(header, ", "))
+			missing = append(missing, fmt.Sprintf("%s, which is to give %s", name, m.explicit[name]))
 		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("the header lacks %s; it has %s", strings.Join(missing, ", and "), strings.Join(header, ", "))
 	}
 	var plan []column
 	by := map[string]string{} // target → column

@@ -324,6 +324,7 @@ func TestMappingsThatCannotBeAreRefused(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                               "the file is empty",
 		"ts,celsius\n":                   "the header lacks node, which is to give device_id",
+		"celsius\n":                      "the header lacks node, which is to give device_id, and ts, which is to give ",
 		"node,ts,celsius,celsius\n":      "celsius stands there twice",
 		"node,ts,expiresAt,expires_at\n": "both give expiresAt",
 	} {

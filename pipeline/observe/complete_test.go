@@ -161,7 +161,6 @@ type worldShard struct {
 	tipAt       time.Time
 	gathered    bool
 	gatheredEnd bool
-	gap         *pipeline.Gap
 }
 
 type worldWindow struct {

@@ -1,6 +1,7 @@
 package seal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -62,12 +63,19 @@ func (i *Inspection) Files() int {
 	return n
 }
 
+// Foreign reports whether nothing in the object is a Parquet file or the remains of one. An empty
+// object is not foreign.
+func (i *Inspection) Foreign() bool {
+	return len(i.Pieces) > 0 && !slices.ContainsFunc(i.Pieces, func(p Piece) bool { return p.Kind != KindDamage || p.Torn })
+}
+
 // A Piece is a Parquet file inside an object, or what lies between two.
 type Piece struct {
 	Kind      Kind                 `json:"kind"`
 	Offset    int64                `json:"offset"`
 	Bytes     int64                `json:"bytes"`
 	Problem   string               `json:"problem,omitempty"` // of what is damaged or not read
+	Torn      bool                 `json:"torn,omitempty"`    // damage that begins or ends as a Parquet file does
 	Rows      int64                `json:"rows"`
 	Writer    string               `json:"written_by,omitempty"`
 	Part      *pipeline.PartMeta   `json:"part,omitempty"`
@@ -127,11 +135,28 @@ func Inspect(object *io.SectionReader) (*Inspection, error) {
 				p.Kind = KindUnread
 			}
 		}
+		if p.Kind == KindDamage {
+			p.Torn = torn(src, sp)
+		}
 		in.Rows += p.Rows
 		in.Pieces = append(in.Pieces, p)
 	}
 	in.Plain = in.plain(src)
 	return in, src.failed() // which is no damage
+}
+
+// torn reports whether a span begins or ends with the magic. What cannot be read the source remembers.
+func torn(s *source, sp span) bool {
+	n := int64(len(magic))
+	if sp.end-sp.off < n {
+		return false
+	}
+	for _, at := range []int64{sp.off, sp.end - n} {
+		if b, err := s.bytes(at, at+n); err == nil && bytes.Equal(b, magic) {
+			return true
+		}
+	}
+	return false
 }
 
 // plain reads the object as if it were one file.

@@ -49,6 +49,8 @@ type Rescued struct {
 	Seen    int64  `json:"rows_seen"`
 	Hidden  int64  `json:"rows_hidden"`
 	Problem string `json:"reader_problem,omitempty"`
+	// Foreign says that nothing in it is a Parquet file or the remains of one.
+	Foreign bool   `json:"-"`
 	Damage  []Lost `json:"damage,omitempty"`
 	// Written and Present are the keys of the files in the target, now and before.
 	Written []string `json:"written,omitempty"`
@@ -99,7 +101,7 @@ func (r *Rescuer) object(ctx context.Context, o pipeline.Object) (out Rescued, e
 		}
 		out = Rescued{
 			Key: o.Key, Bytes: in.Bytes, Files: in.Files(), Rows: in.Rows,
-			Seen: in.Plain.Rows, Hidden: in.Hidden(), Problem: in.Plain.Problem,
+			Seen: in.Plain.Rows, Hidden: in.Hidden(), Problem: in.Plain.Problem, Foreign: in.Foreign(),
 		}
 		return r.pieces(ctx, in, body, &out)
 	})

@@ -22,13 +22,16 @@ const maxUnnamed = 5
 
 // lossless reports whether nothing of s can have aged out before it was read: all that was
 // created until less than a day ago has been. A shard of which nothing is known, at the first
-// discovery, begins where the stream does.
+// discovery, begins where the stream does; a position without a time may be any age.
 func (s *shard) lossless(now time.Time) bool {
 	at := s.seen
 	if at.IsZero() {
 		at = s.met
 	}
-	return at.IsZero() || now.Sub(at) < retention
+	if at.IsZero() {
+		return s.after == ""
+	}
+	return now.Sub(at) < retention
 }
 
 // missingBefore completes what is known to be missing once it is known up to where: the first

@@ -115,6 +115,40 @@ func TestAPositionThatWasNotReadToItsTipForADayIsAGap(t *testing.T) {
 	wantValues(t, l, 3)
 }
 
+func TestAPositionWithoutATimeThatAgedOutIsAGap(t *testing.T) {
+	a := &stubShard{id: "a", pages: [][]int{{1, 2, 3, 4}, {5}}, open: true, trimmed: 4, created: map[int]time.Time{5: start.Add(61 * time.Hour)}}
+	s, now := clockedStub(a)
+	c, l := newCheckpoint(), log{}
+	c.committed["a"] = pipeline.Position{Seq: seq(2)}
+	*now = start.Add(61 * time.Hour)
+	rounds(t, s.clockedReader(c, now, Options{}), c, &l, 5, now, time.Second)
+	wantGaps(t, l, pipeline.Missing{Cause: pipeline.GapTrimmed, To: start.Add(61 * time.Hour)})
+}
+
+func TestARecordThatAgesOutWhileTheServiceFailsIsAGap(t *testing.T) {
+	a := &stubShard{id: "a", pages: [][]int{{1, 2}, {3}, {4}}, open: true, trimmed: 2,
+		created: map[int]time.Time{3: start.Add(10*time.Hour + 10*time.Minute), 4: start.Add(34 * time.Hour)}}
+	s, now := clockedStub(a)
+	c, l := newCheckpoint(), log{}
+	tip := start.Add(10 * time.Hour)
+	c.committed["a"] = pipeline.Position{Seq: seq(2), Created: start, TipAt: tip}
+	*now = start.Add(33*time.Hour + 50*time.Minute)
+	r := s.clockedReader(c, now, Options{})
+	if _, err := r.Round(t.Context(), l.emit); err != nil { // the position is too old, and nothing is missing yet
+		t.Fatal(err)
+	}
+	s.fail = func(op, _ string) string {
+		if op == "GetRecords" || op == "GetShardIterator" {
+			return "InternalServerError"
+		}
+		return ""
+	}
+	rounds(t, r, c, &l, 5, now, 10*time.Minute)
+	a.trimmed, s.fail = 3, nil
+	rounds(t, r, c, &l, 5, now, time.Second)
+	wantGaps(t, l, pipeline.Missing{Cause: pipeline.GapTrimmed, From: tip, To: start.Add(34 * time.Hour)})
+}
+
 func TestAServerThatTrimsWhatItMustStillHoldIsAGap(t *testing.T) {
 	a := &stubShard{id: "a", pages: [][]int{{1, 2}, {3}}, open: true, trimmed: 2}
 	s, now := clockedStub(a)

@@ -134,12 +134,13 @@ func (f *Function) Sweep(ctx context.Context) (Swept, error) {
 		return s, err
 	}
 	var errs []error
+	shards := f.shards // a listing that is made on the way may leave some out
 	for _, id := range f.byAge() {
 		if f.late(ctx) {
-			errs = append(errs, fmt.Errorf("the time ran out after %d of %d shards", s.Shards, len(f.shards)))
+			errs = append(errs, fmt.Errorf("the time ran out after %d of %d shards", s.Shards, len(shards)))
 			break
 		}
-		if err := f.sweepShard(ctx, f.shards[id].Shard, &s); err != nil {
+		if err := f.sweepShard(ctx, shards[id].Shard, &s); err != nil {
 			if ctx.Err() != nil {
 				return s, err
 			}

@@ -128,7 +128,7 @@ func (r *Reader) ownAll(ctx context.Context, shards []*shard, patient bool, info
 func stops(ctx context.Context, err error) bool { return err != nil && !passes(ctx, err) }
 
 func (r *Reader) ownShard(ctx context.Context, s *shard) error {
-	s.Later = !r.first
+	s.Later = !r.first || r.listings > 1 // a process may have slept since it met the stream
 	pos, err := r.o.Shards.Own(ctx, s.Shard)
 	if err != nil {
 		return fmt.Errorf("own shard %s of %s: %w", s.ID, s.Stream, err)

@@ -231,6 +231,11 @@ func (r *Reader) deliver(ctx context.Context, s *shard, p page, emit func(pipeli
 		return r.failed(ctx, s, p, emit, info)
 	}
 	info.Pages++
+	if s.horizon && !s.lossless(p.at) {
+		// Nothing was missing when the service said that the position is too old. It may have taken
+		// so long to come to this page that something is.
+		s.lose(pipeline.GapTrimmed)
+	}
 	tipAt, atTip := time.Time{}, false
 	if p.count == 0 {
 		info.EmptyPages++

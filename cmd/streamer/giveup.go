@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"telemetrylake/pipeline"
+	"telemetrylake/pipeline/checkpoint"
+	"telemetrylake/pipeline/seal"
+)
+
+// A giver gives up what did not come: parts that are not in the lake a day after they were landed,
+// when neither Firehose nor the stream has them any longer.
+type giver struct {
+	store  *checkpoint.Store
+	sealer *seal.Sealer
+	now    func() time.Time // only to leave young windows alone; the store asks the server's clock
+	log    *slog.Logger
+}
+
+// lane gives up the lane's parts whose time has passed, after it has opened the gaps of their
+// windows. It returns how many.
+func (g giver) lane(ctx context.Context, lane pipeline.LaneID) (int, error) {
+	windows, err := g.store.Unsealed(ctx, lane)
+	if err != nil {
+		return 0, err
+	}
+	given := 0
+	for _, w := range windows {
+		// An hour is for clocks that differ; the next sweep looks again.
+		if w.State != pipeline.WindowCommitted || g.now().Sub(w.LandedAt) < checkpoint.GiveUpAfter-time.Hour {
+			continue
+		}
+		n, failed := g.window(ctx, w.ID)
+		if n > 0 {
+			g.log.Error("parts of a window never came and are given up; its gaps are open", "window", w.ID.String(), "parts", n)
+		}
+		given += n
+		if !errors.Is(failed, checkpoint.ErrTooEarly) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return given, err
+}
+
+func (g giver) window(ctx context.Context, w pipeline.WindowID) (int, error) {
+	unclaimed, err := g.store.GiveUp(ctx, w)
+	if err != nil {
+		return unclaimed, err
+	}
+	t, err := g.sealer.TakeOver(ctx, w)
+	if err != nil || len(t.Lost) == 0 {
+		return unclaimed, err
+	}
+	lost, err := g.store.GiveUpLost(ctx, w, t.Lost)
+	return unclaimed + lost, err
+}
