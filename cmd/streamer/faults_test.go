@@ -226,7 +226,7 @@ func TestARunThatTakesOverEndsTheOther(t *testing.T) {
 	d.load(file)
 	first.exits(exitPerson)
 	words := first.lastWords()
-	if !strings.Contains(words, "another process") || !strings.Contains(words, "run-sensor_readings") || !strings.Contains(words, "stop one of them") {
+	if !strings.Contains(words, "another process") || !strings.Contains(words, "run-sensor_readings") || !strings.Contains(words, "stop one of the two") {
 		t.Errorf("the first run ends with %q", words)
 	}
 	t.Log(words)

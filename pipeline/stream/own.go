@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ func (r *Reader) load(ctx context.Context) error {
 		return fmt.Errorf("read positions of stream %s: %w", r.o.StreamARN, err)
 	}
 	r.known, r.met, r.first = known, true, len(known) == 0
+	r.told = map[pipeline.ShardID]time.Time{}
 	for _, pos := range known {
 		// A start mark holds for every shard that was not met then: what was created before it is
 		// not wanted. Listings do not tell how old a shard is.
@@ -193,21 +195,43 @@ func (r *Reader) findParent(ctx context.Context, s *shard) error {
 // tidyEvery is how often finished shards that are no longer listed are named to the checkpoint.
 const tidyEvery = time.Hour
 
-// tidy has the checkpoint forget finished shards that the stream has forgotten.
+// forgetAfter is how long after a complete listing first left a finished shard out the checkpoint
+// still keeps it.
+const forgetAfter = 48 * time.Hour
+
+// tidy has the checkpoint forget finished shards that the stream has forgotten. It asks for each
+// twice: when a listing first leaves it out, and when its time is over.
 func (r *Reader) tidy(ctx context.Context, at time.Time) error {
 	if !r.tidied.IsZero() && r.o.Now().Sub(r.tidied) < tidyEvery {
 		return nil
 	}
-	var unlisted []pipeline.ShardID
+	var unlisted, over []pipeline.ShardID
 	for id, pos := range r.known {
-		if pos.End && r.shards[id] == nil {
+		if !pos.End || r.shards[id] != nil {
+			continue
+		}
+		since, asked := r.told[id]
+		switch {
+		case !asked:
 			unlisted = append(unlisted, id)
+		case at.Sub(since) >= forgetAfter:
+			unlisted, over = append(unlisted, id), append(over, id)
 		}
 	}
+	slices.Sort(unlisted)
 	if len(unlisted) > 0 {
 		if err := r.o.Shards.Forget(ctx, unlisted, at); err != nil {
 			return fmt.Errorf("forget finished shards of %s: %w", r.o.StreamARN, err)
 		}
+	}
+	for _, id := range unlisted {
+		if _, asked := r.told[id]; !asked {
+			r.told[id] = at
+		}
+	}
+	for _, id := range over {
+		delete(r.known, id)
+		delete(r.told, id)
 	}
 	r.tidied = r.o.Now()
 	return nil

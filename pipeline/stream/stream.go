@@ -89,14 +89,15 @@ type Reader struct {
 	order    []*shard                 // shards by id; nil: make it again
 	unlisted map[pipeline.ShardID]int // times that a listing left a shard out that is there
 	known    map[pipeline.ShardID]pipeline.Position
-	met      bool      // known is what All returned
-	first    bool      // this lane meets the stream for the first time
-	mark     time.Time // start mark of shards that are new; zero: none
-	listed   time.Time // when the last complete listing began; zero: list now
-	listedAt time.Time // the same by the server's clock
-	listings int       // complete ones since Reset
-	tidied   time.Time // when Forget was called
-	disabled bool      // the stream takes no more records
+	met      bool                           // known is what All returned
+	first    bool                           // this lane meets the stream for the first time
+	mark     time.Time                      // start mark of shards that are new; zero: none
+	listed   time.Time                      // when the last complete listing began; zero: list now
+	listedAt time.Time                      // the same by the server's clock
+	listings int                            // complete ones since Reset
+	tidied   time.Time                      // when Forget was called
+	told     map[pipeline.ShardID]time.Time // finished shards that the checkpoint was told the stream has forgotten, since when
+	disabled bool                           // the stream takes no more records
 	listFail failures
 	bucket   bucket
 	polled   time.Time // when the last Poll read
