@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -566,7 +567,7 @@ func TestAChildBeginsOnceItsParentIsCommittedToItsEnd(t *testing.T) {
 	m.put(items[30:])
 	store := wireFunction(m.clients, m.at, wireOptions{}).store
 	invoke := m.mapping.invoke
-	children := 0
+	var children atomic.Int64
 	m.mapping.invoke = func(ctx context.Context, event []byte) ([]byte, error) {
 		out, err := invoke(ctx, event)
 		shards, _, failed := store.StreamStatus(ctx, m.at.StreamARN)
@@ -577,7 +578,7 @@ func TestAChildBeginsOnceItsParentIsCommittedToItsEnd(t *testing.T) {
 			if s.Parent == "" {
 				continue
 			}
-			children++
+			children.Add(1)
 			for _, p := range shards {
 				if p.ID == s.Parent && !p.At.End {
 					t.Errorf("shard %s was begun before its parent %s was committed to its end", s.ID, p.ID)
@@ -587,7 +588,7 @@ func TestAChildBeginsOnceItsParentIsCommittedToItsEnd(t *testing.T) {
 		return out, err
 	}
 	m.deliver()
-	if children == 0 {
+	if children.Load() == 0 {
 		t.Error("no child was begun")
 	}
 	m.seal()
