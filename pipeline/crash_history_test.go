@@ -35,7 +35,7 @@ func (w *world) tell(t *testing.T, run func(*testing.T) error) error {
 	}
 	w.turns.KillAll()
 	synctest.Wait()
-	w.calm = true
+	w.calm.Store(true)
 	errs = append(errs, w.broken...)
 	return errors.Join(append(errs, w.compare(t))...)
 }
@@ -192,7 +192,7 @@ func (w *world) outage(t *testing.T, p *plan) error {
 	}
 	synctest.Wait()
 	quiet := w.rng.IntN(4) == 0
-	w.down = w.rng.IntN(4) == 0
+	w.down.Store(w.rng.IntN(4) == 0)
 	for hours := 2 + w.rng.IntN(60); hours > 0; {
 		d := 1 + w.rng.IntN(5)
 		hours -= d
@@ -206,7 +206,7 @@ func (w *world) outage(t *testing.T, p *plan) error {
 			w.book.device(t)
 		}
 	}
-	w.down = false
+	w.down.Store(false)
 	w.happened("processes that slept through an outage", len(asleep))
 	return nil
 }
@@ -228,7 +228,8 @@ func (w *world) contract() *schemas.Contract {
 // drain ends the history with processes that do not fail, and returns what is wrong.
 func (w *world) drain(t *testing.T) error {
 	ctx := t.Context()
-	w.calm, w.down = true, false
+	w.calm.Store(true)
+	w.down.Store(false)
 	w.turns.SetRate(0)
 	if w.side == checkpoint.Lambda && w.handing == nil && w.rng.IntN(2) == 0 {
 		if err := w.deliverAll(ctx); err != nil {

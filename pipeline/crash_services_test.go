@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/smithy-go"
@@ -23,11 +24,11 @@ import (
 // What the services do in a world: each has a mind of its own, which the seed made up.
 
 func (w *world) firehose(seed uint64) testenv.FirehoseBehaviour {
-	rng := rand.New(rand.NewPCG(seed, 2))
+	rng := lockedRand(seed, 2)
 	closing, copies, failing := (0.1+0.5*rng.Float64())/3, 0.3*rng.Float64(), 0.1*rng.Float64()
 	groups, shuffles := 1+rng.IntN(3), rng.IntN(2) == 0
 	chance := func(what string, p float64) bool {
-		if w.calm || rng.Float64() >= p {
+		if w.calm.Load() || rng.Float64() >= p {
 			return false
 		}
 		w.happened(what, 1)
@@ -62,7 +63,7 @@ func (w *world) firehose(seed uint64) testenv.FirehoseBehaviour {
 			return time.Duration(rng.Int64N(int64(24 * time.Hour)))
 		},
 		Deliver: func(string, string) error {
-			if w.down {
+			if w.down.Load() {
 				w.happened("deliveries that S3 refused", 1)
 				return errDown
 			}
@@ -81,10 +82,10 @@ func (w *world) messy(seed uint64) testenv.StreamsBehaviour {
 	if !w.plan.messy {
 		return testenv.StreamsBehaviour{}
 	}
-	rng := rand.New(rand.NewPCG(seed, 3))
+	rng := lockedRand(seed, 3)
 	return testenv.StreamsBehaviour{
 		Page: func(limit int) int {
-			if w.calm || rng.IntN(4) > 0 {
+			if w.calm.Load() || rng.IntN(4) > 0 {
 				return limit
 			}
 			if rng.IntN(2) == 0 {
@@ -98,7 +99,7 @@ func (w *world) messy(seed uint64) testenv.StreamsBehaviour {
 			return time.Duration(rng.Int64N(int64(30 * time.Second)))
 		},
 		Omit: func(string) bool {
-			if w.calm || rng.IntN(8) > 0 {
+			if w.calm.Load() || rng.IntN(8) > 0 {
 				return false
 			}
 			w.happened("shards that a listing left out", 1)
@@ -119,9 +120,9 @@ func (w *world) throttled(seed uint64) func(testenv.Request) *testenv.Fault {
 	if w.plan.throttle == 0 {
 		return nil
 	}
-	rng := rand.New(rand.NewPCG(seed, 4))
+	rng := lockedRand(seed, 4)
 	return func(r testenv.Request) *testenv.Fault {
-		if w.calm || rng.Float64() >= w.plan.throttle {
+		if w.calm.Load() || rng.Float64() >= w.plan.throttle {
 			return nil
 		}
 		w.happened("requests that "+r.Service+" refused", 1)
@@ -131,11 +132,11 @@ func (w *world) throttled(seed uint64) func(testenv.Request) *testenv.Fault {
 }
 
 func (w *world) conflicts(seed uint64) testenv.DynamoDBBehaviour {
-	rng := rand.New(rand.NewPCG(seed, 5))
+	rng := lockedRand(seed, 5)
 	return testenv.DynamoDBBehaviour{
-		Unprocessed: func() bool { return !w.calm && w.plan.throttle > 0 && rng.Float64() < 0.05 },
+		Unprocessed: func() bool { return !w.calm.Load() && w.plan.throttle > 0 && rng.Float64() < 0.05 },
 		Cancel: func() string {
-			if w.calm || w.plan.throttle == 0 || rng.Float64() >= 0.01 {
+			if w.calm.Load() || w.plan.throttle == 0 || rng.Float64() >= 0.01 {
 				return ""
 			}
 			w.happened("transactions that were cancelled", 1)
@@ -269,4 +270,20 @@ func moved(err error) bool {
 		}
 	}
 	return false
+}
+
+// lockedRand is for what several goroutines ask at once.
+func lockedRand(seed, stream uint64) *rand.Rand {
+	return rand.New(&lockedSource{src: rand.NewPCG(seed, stream)})
+}
+
+type lockedSource struct {
+	mu  sync.Mutex
+	src rand.Source
+}
+
+func (l *lockedSource) Uint64() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.src.Uint64()
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,8 +46,8 @@ type world struct {
 	turns *pipelinetest.Turns
 	off   switches
 	plan  plan
-	calm  bool // the services do what they are asked
-	down  bool // S3 takes nothing from Firehose
+	calm  atomic.Bool // the services do what they are asked
+	down  atomic.Bool // S3 takes nothing from Firehose
 	log   []string
 	sawMu sync.Mutex
 	saw   map[string]int // what happened, so that a test can tell that histories are not tame
@@ -177,9 +178,9 @@ func (w *world) furnish(t *testing.T, cfg aws.Config) {
 
 // beCalm does something that no service disturbs.
 func (w *world) beCalm(do func()) {
-	was := w.calm
-	w.calm = true
-	defer func() { w.calm = was }()
+	was := w.calm.Load()
+	w.calm.Store(true)
+	defer func() { w.calm.Store(was) }()
 	do()
 }
 
