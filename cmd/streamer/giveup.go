@@ -20,6 +20,13 @@ type giver struct {
 	log    *slog.Logger
 }
 
+// fold folds the lane's windows, and gives up what did not come.
+func (g giver) fold(ctx context.Context, lane pipeline.LaneID) error {
+	err := g.store.Fold(ctx, lane)
+	_, failed := g.lane(ctx, lane)
+	return errors.Join(err, failed)
+}
+
 // lane gives up the lane's parts whose time has passed, after it has opened the gaps of their
 // windows. It returns how many.
 func (g giver) lane(ctx context.Context, lane pipeline.LaneID) (int, error) {

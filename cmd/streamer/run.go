@@ -361,9 +361,7 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 		rep, err := r.sealer.Sweep(ctx)
 		r.sealed(rep)
 		// A window without parts, or one whose seal died before folding, is in no staging object.
-		err = errors.Join(err, r.store.Fold(ctx, r.laneID))
-		_, failed := giver{r.store, r.sealer, time.Now, r.log}.lane(ctx, r.laneID)
-		err = errors.Join(err, failed)
+		err = errors.Join(err, giver{r.store, r.sealer, time.Now, r.log}.fold(ctx, r.laneID))
 		r.monitor.Swept(seenSweep(time.Since(began), rep), err)
 		switch {
 		case err != nil && needsPerson(err):

@@ -37,9 +37,7 @@ func (s *stagingSealer) sweep(ctx context.Context) (seal.Report, error) {
 	lanes, failed := s.store.Lanes(ctx)
 	err = errors.Join(err, failed)
 	for _, l := range lanes {
-		err = errors.Join(err, s.store.Fold(ctx, l))
-		_, failed := giver{s.store, s.sealer, time.Now, s.log}.lane(ctx, l)
-		err = errors.Join(err, failed)
+		err = errors.Join(err, giver{s.store, s.sealer, time.Now, s.log}.fold(ctx, l))
 	}
 	return rep, err
 }

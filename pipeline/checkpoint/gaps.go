@@ -182,14 +182,8 @@ func (s *Store) Lose(ctx context.Context, h pipeline.Hold, m *pipeline.Manifest)
 	if reasons == nil {
 		return nil
 	}
-	if failed(reasons[0]) {
-		lane, err := s.laneAfterRefusal(h, reasons[0].Item)
-		if err != nil {
-			return err
-		}
-		if lane.Next == m.Window.N+1 {
-			return nil // committed by us already
-		}
+	if done, err := s.committed(h, m, reasons[0]); done || err != nil {
+		return err
 	}
 	return pipeline.NeedPerson(fmt.Errorf("window %s cannot be given to the gap ledger: it is not the pending window of its lane, or its gaps are closed", m.Window),
 		"two processes write the lane's items without its token; stop both and report it")

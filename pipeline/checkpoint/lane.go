@@ -286,17 +286,21 @@ func (s *Store) Commit(ctx context.Context, h pipeline.Hold, m *pipeline.Manifes
 	if reasons == nil {
 		return nil
 	}
-	if failed(reasons[0]) {
-		lane, err := s.laneAfterRefusal(h, reasons[0].Item)
-		if err != nil {
-			return err
-		}
-		if lane.Next == m.Window.N+1 {
-			return nil // ours, its answer was lost
-		}
+	if done, err := s.committed(h, m, reasons[0]); done || err != nil {
+		return err
 	}
 	return pipeline.NeedPerson(fmt.Errorf("window %s cannot be committed: it is not the pending window of its lane", m.Window),
 		"two processes write the lane's items without its token; stop both and report it")
+}
+
+// committed reports whether the lane refused a step of m because m is committed already: by us,
+// and the answer was lost. It fails if somebody else holds the lane.
+func (s *Store) committed(h pipeline.Hold, m *pipeline.Manifest, reason types.CancellationReason) (bool, error) {
+	if !failed(reason) {
+		return false, nil
+	}
+	lane, err := s.laneAfterRefusal(h, reason.Item)
+	return err == nil && lane.Next == m.Window.N+1, err
 }
 
 // advance moves a shard to where a window ends, nil if it does not move it.
