@@ -31,6 +31,12 @@ BENCHTIME ?= 1x
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./...
 
+# Seal beside DuckDB and parquet-go on the same parts, and the memory of a process that seals:
+# three minutes. TURNS and STAGING choose how many turns, and which sizes in MiB.
+.PHONY: bench-seal
+bench-seal:
+	testenv/sealbench/run.sh
+
 demo:
 	$(GO) run ./cmd/streamer demo
 
@@ -52,7 +58,7 @@ kill:
 # All interleavings of larger programs than make test tries: 3 minutes, 2 GB.
 .PHONY: exhaustive
 exhaustive:
-	STREAMER_TEST_EXHAUSTIVE=1 $(GO) test ./pipeline/checkpoint -run TestEveryOrderOfSteps -v -timeout 30m
+	STREAMER_TEST_EXHAUSTIVE=1 $(GO) test ./pipeline/checkpoint -run TestEveryOrderOf -v -timeout 30m
 
 # Histories of simulated processes that fail, on two cores about five a second; FROM is the first.
 SEEDS ?= 2000
@@ -60,6 +66,13 @@ FROM  ?= 0
 .PHONY: simulate
 simulate:
 	$(GO) test ./pipeline -run '^TestCrash$$' -count 1 -seeds $(SEEDS) -from $(FROM) -v -timeout 12h | grep -v '^=== '
+
+# The main job with so many seeds of a Firehose that groups, orders, repeats, delays and refuses as it
+# likes: 1,000 take five minutes on two cores.
+GROUPINGS ?= 1000
+.PHONY: groupings
+groupings:
+	STREAMER_TEST_GROUPINGS=$(GROUPINGS) $(GO) test ./cmd/streamer -run TestEveryGroupingOfFirehose -count 1 -v -timeout 1h
 
 mutations:
 	$(GO) test ./pipeline -run TestMutations -search -v -timeout 2h

@@ -55,6 +55,12 @@ func TestDDLOfTheShippedContracts(t *testing.T) {
 			compare(v.Name, v.DDL(options))
 		}
 	}
+	for _, table := range schemas.OwnTables() {
+		compare(table.Name, DDL(table, options))
+		if v, ok := LatestOfOwn(table, options); ok {
+			compare(v.Name, v.DDL(options))
+		}
+	}
 	files, err := filepath.Glob("ddl/*")
 	if err != nil {
 		t.Fatal(err)

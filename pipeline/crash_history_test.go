@@ -106,6 +106,7 @@ func (w *world) run(t *testing.T) error {
 			time.Sleep(time.Second)
 		}
 	}
+	synctest.Wait() // a step that was let go is not cut in two
 	w.turns.KillAll()
 	synctest.Wait()
 	time.Sleep(31 * time.Second) // new shards are listed by then
@@ -131,6 +132,7 @@ func (w *world) lambda(ctx context.Context) (err error) {
 		w.mapping.sweeps = append(w.mapping.sweeps, w.mapping.call(ctx, &invocation{}))
 	}
 	w.beCalm(func() { _, err = w.mapping.step(ctx) })
+	synctest.Wait() // what it started waits for its first turn now
 	return err
 }
 
@@ -179,6 +181,7 @@ func (w *world) outage(t *testing.T, p *plan) error {
 				time.Sleep(time.Second)
 			}
 		}
+		synctest.Wait()
 	}
 	var asleep []*pipelinetest.Actor
 	for _, kind := range []string{"writer", "seal", "function", "handover"} {
@@ -278,6 +281,9 @@ func (w *world) deliverAll(ctx context.Context) error {
 		}
 		if still++; !idle {
 			still = 0
+		}
+		if still == 50 && w.rng.IntN(2) == 0 {
+			w.mapping.sweeps = append(w.mapping.sweeps, w.mapping.call(ctx, &invocation{}))
 		}
 		if still > 100 {
 			w.happened("histories that a mapping finished", 1)

@@ -37,8 +37,19 @@ func (s shardLanes) Position(ctx context.Context, id pipeline.ShardID) (pipeline
 	return s.of(id).Position(ctx, id)
 }
 
-func (s shardLanes) MarkTip(ctx context.Context, id pipeline.ShardID, at time.Time) error {
-	return s.of(id).MarkTip(ctx, id, at)
+func (s shardLanes) MarkTip(ctx context.Context, id pipeline.ShardID, read pipeline.SequenceNumber, at time.Time) error {
+	return s.of(id).MarkTip(ctx, id, read, at)
+}
+
+func (s shardLanes) all(ctx context.Context) (map[pipeline.ShardID]pipeline.Position, error) {
+	shards, _, err := s.p.store.StreamStatus(ctx, s.p.w.table.StreamARN)
+	all := map[pipeline.ShardID]pipeline.Position{}
+	for _, sh := range shards {
+		if sh.Lane == s.p.w.lambdaLane(sh.ID) {
+			all[sh.ID] = sh.At
+		}
+	}
+	return all, err
 }
 
 func (s shardLanes) Discard(ctx context.Context, d *stream.Discarded) (bool, error) {
@@ -111,7 +122,7 @@ func (m *mapping) environment(ctx context.Context) *environment {
 			return err
 		}
 		f := stream.NewFunction(p.streams, stream.FunctionOptions{
-			StreamARN: m.w.table.StreamARN, Shards: shardLanes{p}, Key: "pk", Now: p.now, Logger: m.w.logger(a), PageLimit: 1 + a.Rand.IntN(9),
+			StreamARN: m.w.table.StreamARN, Shards: shardLanes{p}, All: shardLanes{p}.all, Key: "pk", Now: p.now, Logger: m.w.logger(a), PageLimit: 1 + a.Rand.IntN(9),
 			Limits: pipeline.Limits{Records: 1 + a.Rand.IntN(15)}, RetryBase: 1, RetryCap: 1,
 			Lane: func(id pipeline.ShardID) (*pipeline.Lane, error) { return p.newLane(m.w.lambdaLane(id), c) },
 		})
@@ -128,7 +139,12 @@ func (m *mapping) environment(ctx context.Context) *environment {
 }
 
 func (w *world) invoke(ctx context.Context, f *stream.Function, i *invocation) (o outcome) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	limit := time.Minute
+	if i.event == nil && i.discard == nil {
+		limit = 5 * time.Minute // a sweep waits for tips
+	}
+	// Off the second, as leases are: not at the instant at which something else wakes.
+	ctx, cancel := context.WithTimeout(ctx, limit+3*time.Millisecond)
 	defer cancel()
 	switch {
 	case i.event != nil:
@@ -184,7 +200,11 @@ func (m *mapping) answer(i *invocation) (outcome, bool) {
 		return o, true
 	default:
 	}
-	if i.age++; i.age > 20 {
+	most := 20
+	if i.event == nil && i.discard == nil {
+		most = 200
+	}
+	if i.age++; i.age > most {
 		m.w.happened("functions given up that may go on", 1)
 		return outcome{err: context.DeadlineExceeded}, true
 	}
@@ -255,6 +275,9 @@ func (m *mapping) settle(s *mappedShard) error {
 	s.call = nil
 	switch {
 	case o.err != nil:
+		if *oneSeed >= 0 {
+			m.w.log = append(m.w.log, fmt.Sprintf("mapping: %s: %v", s.id, o.err))
+		}
 		return m.tolerate(o.err)
 	case o.next == "":
 		s.pending = nil
@@ -290,6 +313,11 @@ func (m *mapping) list(ctx context.Context) error {
 
 // deliver invokes a function on the next records of a shard; false if there are none.
 func (m *mapping) deliver(ctx context.Context, s *mappedShard) (bool, error) {
+	// A mapping that tries for ever ends when its records have aged out of the stream.
+	for len(s.pending) > 0 && time.Since(*s.pending[0].Dynamodb.ApproximateCreationDateTime) > 24*time.Hour {
+		m.w.happened("records that aged out in a mapping", 1)
+		s.pending = s.pending[1:]
+	}
 	if len(s.pending) == 0 {
 		if err := m.read(ctx, s); err != nil || len(s.pending) == 0 {
 			return false, err
@@ -447,14 +475,14 @@ func (p *process) finishPending(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if st.Pending == 0 || st.Moved != "" {
+		if st.Pending == 0 {
 			continue
 		}
 		lane, err := p.newLane(id, p.w.contract())
 		if err != nil {
 			return err
 		}
-		if err := lane.Open(ctx); err != nil && !errors.Is(err, pipeline.ErrFenced) {
+		if err := lane.Open(ctx); err != nil && !errors.Is(err, pipeline.ErrFenced) && !moved(err) {
 			return err
 		}
 	}

@@ -236,7 +236,7 @@ func (w *world) session(ctx context.Context, p *process, stop chan struct{}) err
 
 func (w *world) read(ctx context.Context, p *process, stop chan struct{}) error {
 	g := pipeline.NewGatherer(p.lane, pipeline.Limits{Records: 1 + p.a.Rand.IntN(15), Age: 10 * time.Second}, p.now)
-	tips := tips{at: map[pipeline.ShardID]time.Time{}}
+	tips := tips{at: map[pipeline.ShardID]time.Time{}, read: map[pipeline.ShardID]pipeline.SequenceNumber{}}
 	for {
 		info, err := p.reader.Round(ctx, func(b pipeline.Batch) error { return g.Add(ctx, w.off.emit(b)) })
 		if err != nil {
@@ -271,6 +271,7 @@ func (w *world) read(ctx context.Context, p *process, stop chan struct{}) error 
 // tips are what has been read to its tip and not been marked so.
 type tips struct {
 	at   map[pipeline.ShardID]time.Time
+	read map[pipeline.ShardID]pipeline.SequenceNumber
 	todo []pipeline.ShardID
 }
 
@@ -279,7 +280,7 @@ func (t *tips) see(info stream.RoundInfo) {
 	for _, s := range info.Shards {
 		// As a run does, not at every round.
 		if s.State <= stream.Tip && s.TipAt.After(t.at[s.ID].Add(10*time.Second)) {
-			t.at[s.ID] = s.TipAt
+			t.at[s.ID], t.read[s.ID] = s.TipAt, s.Last
 			t.todo = append(t.todo, s.ID)
 		}
 	}
@@ -288,7 +289,7 @@ func (t *tips) see(info stream.RoundInfo) {
 func (t *tips) mark(ctx context.Context, p *process) {
 	for _, id := range t.todo {
 		p.w.happened("tips marked", 1)
-		if err := p.shards.MarkTip(ctx, id, t.at[id]); err != nil {
+		if err := p.shards.MarkTip(ctx, id, t.read[id], t.at[id]); err != nil {
 			return // it is said again later: a run warns, and goes on
 		}
 	}

@@ -145,10 +145,9 @@ func (w *world) conflicts(seed uint64) testenv.DynamoDBBehaviour {
 	}
 }
 
-// begunBy returns the manifest that a request begins, nil if it begins none, and leaves the
-// request as it was.
-func begunBy(r *http.Request) *pipeline.Manifest {
-	if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".TransactWriteItems") {
+// peek returns the body of a request to DynamoDB, and leaves the request as it was.
+func peek(r *http.Request) []byte {
+	if r.Body == nil || !strings.HasPrefix(r.Header.Get("X-Amz-Target"), "DynamoDB_") {
 		return nil
 	}
 	body, err := io.ReadAll(r.Body)
@@ -156,7 +155,16 @@ func begunBy(r *http.Request) *pipeline.Manifest {
 		return nil
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	if !bytes.Contains(body, []byte(`"manifest":`)) {
+	return body
+}
+
+func isTransaction(r *http.Request) bool {
+	return strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".TransactWriteItems")
+}
+
+// begunBy returns the manifest that a request begins, nil if it begins none.
+func begunBy(r *http.Request, body []byte) *pipeline.Manifest {
+	if !isTransaction(r) || !bytes.Contains(body, []byte(`"manifest":`)) {
 		return nil
 	}
 	var tx struct {
@@ -191,16 +199,11 @@ const (
 	freesLease
 )
 
-// leaseOf says what a request does to the lease, and leaves it as it was.
-func leaseOf(r *http.Request) leaseStep {
+// leaseOf says what a request does to the lease.
+func leaseOf(r *http.Request, body []byte) leaseStep {
 	if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".UpdateItem") {
 		return noLease
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return noLease
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch text := string(body); {
 	case !strings.Contains(text, `"lane#`+laneName+`"`):
 		return noLease

@@ -28,6 +28,8 @@ var keptSeeds = []uint64{
 	178, // a parent that no listing named was read before its own parent
 	212, // a shard that no listing named was read from the oldest record, and what came before it was lost
 	373, // a late message had a shard begun anew that was finished and forgotten
+	410, // a function finished a shard that no listing named yet before its own parent
+	799, // a gap that grew was said to have been found when it was small
 }
 
 // mustHappen is what histories must see, or they are tame.

@@ -62,7 +62,7 @@ type world struct {
 	windows  map[pipeline.WindowID]*pipeline.Manifest // that were begun
 	begun    []*pipeline.Manifest                     // in their order
 	leased   time.Time                                // when the run lane's lease last changed; zero: it is free
-	met      time.Time                                // when a process listed the stream's shards for the first time
+	met      time.Time                                // when a process first noted a shard of the stream
 	broken   []error                                  // what was seen to be wrong on the way
 	mapping  *mapping
 	side     checkpoint.Side
@@ -123,7 +123,7 @@ func openWorld(t *testing.T, seed uint64, off switches, p plan, rng *rand.Rand) 
 		puts: map[string]int{}, saw: map[string]int{}, windows: map[pipeline.WindowID]*pipeline.Manifest{},
 		stops: map[*pipelinetest.Actor]chan struct{}{},
 	}
-	w.turns = pipelinetest.NewTurns(rng, 0.01+0.06*rng.Float64(), func(s string) { w.log = append(w.log, s) })
+	w.turns = pipelinetest.NewTurns(rng, 0.01+0.06*rng.Float64(), func(s string) { w.log = append(w.log, time.Now().UTC().Format("02T15:04:05 ")+s) })
 	env, err := testenv.Open(testenv.Options{
 		Dir: w.dir, StreamShards: 1 + rng.IntN(3), Seed: seed, ShardLife: p.life,
 		Firehose: w.firehose(seed), Streams: w.messy(seed), Fault: w.throttled(seed),
@@ -224,7 +224,8 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // change, and keeps the manifests of windows that were begun.
 func (w *world) watch(next http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
-		manifest, lease := begunBy(r), leaseOf(r)
+		body := peek(r)
+		manifest, lease := begunBy(r, body), leaseOf(r, body)
 		resp, err := next.RoundTrip(r)
 		if err != nil || resp.StatusCode != http.StatusOK {
 			return resp, err
@@ -237,7 +238,7 @@ func (w *world) watch(next http.RoundTripper) http.RoundTripper {
 			w.begun = append(w.begun, manifest)
 		}
 		w.lease(r, lease)
-		if w.met.IsZero() && strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".DescribeStream") {
+		if w.met.IsZero() && isTransaction(r) && bytes.Contains(body, []byte(`"shard#`)) {
 			w.met = time.Now()
 		}
 		return resp, err

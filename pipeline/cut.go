@@ -142,10 +142,16 @@ func (c *cutter) encode(m *Manifest, r rest, k int) (Part, error) {
 	if err != nil {
 		return Part{}, err
 	}
+	footer := map[string]string{PartMetaKey: text}
+	if m.Lake != "" {
+		if footer[ObjectMetaKey], err = meta.Object().Encode(); err != nil {
+			return Part{}, err
+		}
+	}
 	var rows arrow.RecordBatch = g.Rows.NewSlice(int64(r.off), int64(r.off+k))
 	defer rows.Release()
 	var buf bytes.Buffer
-	if err := c.enc.Encode(&buf, rows, map[string]string{PartMetaKey: text}); err != nil {
+	if err := c.enc.Encode(&buf, rows, footer); err != nil {
 		return Part{}, fmt.Errorf("encode part %s: %w", meta.ID(), err)
 	}
 	return Part{ID: meta.ID(), Table: g.Table, Partition: g.Partition, Rows: k, Body: buf.Bytes()}, nil

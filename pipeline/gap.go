@@ -49,6 +49,7 @@ type Gap struct {
 	State    GapState
 	Detected time.Time // server clock
 	Evidence string    // how it was closed
+	Repair   string    // who repairs it, or did: a name that no other repair has
 }
 
 // Since is m, with what the shard's position says of its beginning where m does not know it.

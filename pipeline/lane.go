@@ -29,6 +29,7 @@ type LaneOptions struct {
 	Stream   string // ARN
 	Contract *schemas.Contract
 	Parts    PartSize
+	Lake     string       // of which parts are objects at once; "": they go to staging
 	Log      *slog.Logger // nil: none
 }
 
@@ -88,6 +89,9 @@ func (l *Lane) recover(ctx context.Context, m *Manifest) error {
 		return NeedPerson(fmt.Errorf("it is of stream %s, this lane reads %s", m.Stream, l.opt.Stream),
 			"start with the stream that was read before, or hand the lane over first")
 	}
+	if m.Lake != l.opt.Lake {
+		return otherWay(m, l.opt.Lake)
+	}
 	c, err := l.stages.Contracts.Contract(ctx, m.Contract)
 	if err != nil {
 		return err
@@ -144,7 +148,7 @@ func (l *Lane) window(ctx context.Context, batches []Batch) ([]*Manifest, error)
 	m := &Manifest{
 		Format: FormatVersion, Layout: LayoutVersion,
 		Window: WindowID{l.opt.Lane, l.state.Incarnation, l.state.Next},
-		Stream: l.opt.Stream, Contract: l.opt.Contract.Hash(), Shards: shards,
+		Stream: l.opt.Stream, Contract: l.opt.Contract.Hash(), Shards: shards, Lake: l.opt.Lake,
 	}
 	parts, err := l.encode(l.opt.Contract, m, batches)
 	if errors.Is(err, errTooLarge) {

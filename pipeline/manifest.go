@@ -113,6 +113,10 @@ type Manifest struct {
 	Contract string       `json:"contract"` // hash
 	Shards   []ShardRange `json:"shards"`   // by shard id
 	Parts    []PartSpec   `json:"parts"`    // in total order
+	// Lake names the lake of which the parts are objects at once, s3://bucket/prefix/ or dir:/path.
+	// Empty: they go to staging, and seal makes lake objects of them. Whoever lands the window again
+	// must do it the same way, or it would be in the lake by both.
+	Lake string `json:"lake,omitempty"`
 	// Rebuilt says that it was told from what was found of the window: its counts are not known, and
 	// a part that was not found has no table, so that any part of that number is it. Such a window
 	// cannot be landed again.
@@ -215,6 +219,9 @@ func DecodePartMeta(s string) (*PartMeta, error) {
 // Matches reports how p differs from what the window's manifest says of that part; nil if it
 // does not. A part is never taken for a duplicate, nor published, by its number alone.
 func (p *PartMeta) Matches(m *Manifest) error {
+	if m.Lake != "" {
+		return fmt.Errorf("part %s lies in staging, and its window's parts are objects of %s at once", p.ID(), m.Lake)
+	}
 	if p.Part >= len(m.Parts) {
 		return fmt.Errorf("part %s: the manifest has %d parts", p.ID(), len(m.Parts))
 	}

@@ -112,6 +112,9 @@ func (r *reader) contract(root *yaml.Node) *Contract {
 	if short, ok := strings.CutSuffix(c.Name, latestSuffix); ok {
 		r.fail(o.at("name"), "contract: name %s is that of the latest versions of a contract %s; write another name", c.Name, short)
 	}
+	if isOwnName(c.Name) {
+		r.fail(o.at("name"), "contract: name %s is that of a table in which the pipeline tells of itself; write another name", c.Name)
+	}
 	c.Table = o.required("table", "device-telemetry")
 	r.checkDynamoName(o.at("table"), "contract: table", c.Table)
 	c.Description = r.description(o, maxTableComment)

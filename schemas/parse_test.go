@@ -203,6 +203,7 @@ var badContracts = []struct {
 	{"no first partition", "  first_partition: 2020-01-01\n", "", []string{`56: layout: no first_partition; write for example first_partition: 2020-01-01`}},
 	{"first partition is no day", "first_partition: 2020-01-01", "first_partition: 2020-02-30", []string{`57: layout: first_partition is "2020-02-30"; write a day since 1970, as in 2020-01-01`}},
 	{"last before first", "last_partition: 2030-12-31", "last_partition: 2020-01-01", []string{`58: layout: last_partition 2020-01-01 is not after first_partition; write a later day, or remove it`}},
+	{"name of a table of ours", "name: readings", "name: gaps", []string{`2: contract: name gaps is that of a table in which the pipeline tells of itself; write another name`}},
 	{"name of another contract's view", "name: readings", "name: plant_latest", []string{`2: contract: name plant_latest is that of the latest versions of a contract plant; write another name`}},
 	{"unknown on_remove", "on_modify: reject", "on_remove: ignore", []string{`59: contract: on_remove cannot be "ignore"; write one of tombstones, reject`}},
 	{"unknown on_expire", "on_modify: reject", "on_expire: rows", []string{`59: contract: on_expire cannot be "rows"; write one of ignore, tombstones`}},

@@ -35,7 +35,7 @@ type watchedLine struct {
 	found   map[string]bool      // devices whose reading is in the lake
 }
 
-func newWatchedLine(t *testing.T, seed uint64) *watchedLine {
+func newWatchedLine(t *testing.T, seed uint64, change ...func(*testenv.Options)) *watchedLine {
 	t.Helper()
 	ctx := t.Context()
 	w := &watchedLine{
@@ -43,7 +43,11 @@ func newWatchedLine(t *testing.T, seed uint64) *watchedLine {
 		dir: t.TempDir(), written: map[string]time.Time{}, found: map[string]bool{},
 	}
 	var err error
-	if w.env, err = testenv.Open(testenv.Options{Dir: w.dir, Clock: w.clock, Seed: seed}); err != nil {
+	o := testenv.Options{Dir: w.dir, Clock: w.clock, Seed: seed}
+	for _, f := range change {
+		f(&o)
+	}
+	if w.env, err = testenv.Open(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

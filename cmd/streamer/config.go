@@ -27,6 +27,7 @@ type settings struct {
 	Stream     string
 	Checkpoint string
 	Delivery   string
+	Land       string
 	Staging    string
 	Damaged    string
 	Lake       string
@@ -62,6 +63,7 @@ func newSettings() *settings {
 	f.StringVar(&s.Stream, "stream", "", "ARN of the stream to read (default: the table's; needed after that was enabled anew)")
 	f.StringVar(&s.Checkpoint, "checkpoint-table", checkpointTable, "DynamoDB table for lanes, windows and claims")
 	f.StringVar(&s.Delivery, "delivery-stream", "", "Firehose delivery stream (default: the table's name)")
+	f.StringVar(&s.Land, "land", landFirehose, "how records come into the lake: firehose, through staging; s3, each part an object of --lake at once; dir:FOLDER, the same in a folder")
 	f.StringVar(&s.Staging, "staging", "", "where Firehose delivers: s3://bucket/prefix/")
 	f.StringVar(&s.Damaged, "damaged", "", "where bytes go that are no Parquet file: s3://bucket/prefix/ (default: damaged/ in the staging bucket)")
 	f.StringVar(&s.Lake, "lake", "", "where the tables are: s3://bucket/prefix/")
@@ -78,7 +80,7 @@ func newSettings() *settings {
 	f.BoolVar(&s.Standby, "standby", false, "when another process has taken the lane, wait to take it back instead of ending")
 	f.StringVar(&s.HTTP, "http", "", "address that answers /metrics, /healthz, /readyz and /integrity, such as 127.0.0.1:8080 (default: none)")
 	f.DurationVar(&s.ReadyWithin, "ready-within", 5*time.Minute, "how long nothing may move although there is work, before /readyz and the log say so")
-	f.DurationVar(&s.UnsealedWithin, "unsealed-within", 0, "how long a landed window may wait to be in the lake, before /integrity says so; 0s: 15m more than Firehose gathers")
+	f.DurationVar(&s.UnsealedWithin, "unsealed-within", 0, "how long a landed window may wait to be in the lake, before /integrity says so and it is landed again; 0s: 15m more than Firehose gathers")
 	return s
 }
 
@@ -183,6 +185,9 @@ func (s *settings) check() []error {
 		if n < 1 {
 			refuse(name, fmt.Sprintf("%d is not above 0", n))
 		}
+	}
+	if why := checkLand(s.Land); why != "" {
+		refuse("land", why)
 	}
 	if s.Start != "horizon" && s.Start != "latest" {
 		refuse("start", fmt.Sprintf("%q is neither horizon nor latest", s.Start))

@@ -20,8 +20,9 @@ func newDDL() *cobra.Command {
 		Short: "Print the statements that create a contract's tables in Athena",
 		Long: `Print the statements that create the lake tables of a contract in Athena: the
 readings, and beside them changes, tombstones and quarantine, and of a table whose
-items are overwritten the view of the latest versions. Athena takes one statement
-at a time. Without a contract: those of every contract that comes with
+items are overwritten the view of the latest versions; and those in which the
+pipeline tells of itself, windows and gaps, each with a view of what was stored
+last. Athena takes one statement at a time. Without a contract: those of every contract that comes with
 this program.
 
 Contracts: ` + strings.Join(schemas.Names(), ", "),
@@ -43,17 +44,23 @@ Contracts: ` + strings.Join(schemas.Names(), ", "),
 				names = schemas.Names()
 			}
 			var statements []string
+			o := athena.Options{Database: database, Location: s.Lake}
+			add := func(text string) { statements = append(statements, strings.TrimSuffix(text, "\n")+";\n") }
 			for _, name := range names {
 				contract, err := loadContract(name)
 				if err != nil {
 					return err
 				}
-				o := athena.Options{Database: database, Location: s.Lake}
-				add := func(text string) { statements = append(statements, strings.TrimSuffix(text, "\n")+";\n") }
 				for _, t := range contract.Tables() {
 					add(athena.DDL(t, o))
 				}
 				if v, ok := athena.Latest(contract, o); ok {
+					add(v.DDL(o))
+				}
+			}
+			for _, t := range schemas.OwnTables() {
+				add(athena.DDL(t, o))
+				if v, ok := athena.LatestOfOwn(t, o); ok {
 					add(v.DDL(o))
 				}
 			}

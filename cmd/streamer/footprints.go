@@ -20,8 +20,8 @@ import (
 // windows of their parts in their footers.
 type footprints struct {
 	contract *schemas.Contract
-	lake     *lake.Bucket
-	staging  *lake.Bucket
+	lake     lakeStore
+	staging  *lake.Bucket // nil: there is none
 }
 
 // parallelFooters is how many footers are read at once. Each is one short request.
@@ -94,6 +94,9 @@ func (f *footprints) objectMeta(ctx context.Context, o pipeline.Object) (*pipeli
 // eachPart reads the newest staging objects and hands the parts on that stream lanes made, one at a
 // time. It returns how many objects it looked at.
 func (f *footprints) eachPart(ctx context.Context, most int, visit func(*pipeline.PartMeta) error) (int, error) {
+	if f.staging == nil {
+		return 0, nil
+	}
 	objects, err := f.staging.Newest(ctx, []string{""}, most)
 	if err != nil {
 		return 0, err

@@ -158,6 +158,7 @@ type gapShown struct {
 	Window   string `json:"window,omitempty"`
 	Detected string `json:"detected,omitempty"`
 	Evidence string `json:"evidence,omitempty"`
+	Repair   string `json:"repair,omitempty"`
 }
 
 func showGap(g pipeline.Gap) gapShown {
@@ -170,7 +171,7 @@ func showGap(g pipeline.Gap) gapShown {
 	v := gapShown{
 		ID: g.ID, State: string(g.State), Cause: string(g.Cause), Stream: g.Stream, Shard: string(g.Shard), Lane: string(g.Lane),
 		After: string(g.After), Before: string(g.Before), First: string(g.First), Last: string(g.Last),
-		From: at(g.From), To: at(g.To), Detected: at(g.Detected), Evidence: g.Evidence,
+		From: at(g.From), To: at(g.To), Detected: at(g.Detected), Evidence: g.Evidence, Repair: g.Repair,
 	}
 	if g.Window != nil {
 		v.Window = g.Window.String()
@@ -183,7 +184,7 @@ func (v gapShown) fields() [][2]string {
 	return [][2]string{
 		{"id", v.ID}, {"state", v.State}, {"cause", v.Cause}, {"stream", v.Stream}, {"shard", v.Shard}, {"lane", v.Lane},
 		{"after", v.After}, {"before", v.Before}, {"first", v.First}, {"last", v.Last},
-		{"created_from", v.From}, {"created_to", v.To}, {"window", v.Window}, {"detected", v.Detected}, {"evidence", v.Evidence},
+		{"created_from", v.From}, {"created_to", v.To}, {"window", v.Window}, {"detected", v.Detected}, {"evidence", v.Evidence}, {"repair", v.Repair},
 	}
 }
 

@@ -20,13 +20,6 @@ type giver struct {
 	log    *slog.Logger
 }
 
-// fold folds the lane's windows, and gives up what did not come.
-func (g giver) fold(ctx context.Context, lane pipeline.LaneID) error {
-	err := g.store.Fold(ctx, lane)
-	_, failed := g.lane(ctx, lane)
-	return errors.Join(err, failed)
-}
-
 // lane gives up the lane's parts whose time has passed, after it has opened the gaps of their
 // windows. It returns how many.
 func (g giver) lane(ctx context.Context, lane pipeline.LaneID) (int, error) {
@@ -34,8 +27,18 @@ func (g giver) lane(ctx context.Context, lane pipeline.LaneID) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	return g.windows(ctx, windows)
+}
+
+// windows is lane for the windows of it that are not sealed.
+func (g giver) windows(ctx context.Context, windows []checkpoint.WindowStatus) (int, error) {
 	given := 0
+	var err error
 	for _, w := range windows {
+		if done, failed := g.settle(ctx, w); done || failed != nil {
+			err = errors.Join(err, failed)
+			continue
+		}
 		// An hour is for clocks that differ; the next sweep looks again.
 		if w.State != pipeline.WindowCommitted || g.now().Sub(w.LandedAt) < checkpoint.GiveUpAfter-time.Hour {
 			continue

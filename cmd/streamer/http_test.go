@@ -170,6 +170,7 @@ func TestAnOpenGapIsAskedForInVainUntilItIsClosed(t *testing.T) {
 	r.is(`streamer_gaps{state="open"}`, equals(1))
 	r.is("streamer_integrity_ok", equals(0))
 	r.is("streamer_ready", equals(1)) // reading goes on
+	gap.Repair = "a test"
 	if err := store.MoveGap(t.Context(), gap, pipeline.GapRepairing, ""); err != nil {
 		t.Fatal(err)
 	}

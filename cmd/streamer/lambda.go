@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -48,9 +50,13 @@ Firehose, each shard in a lane of its own. The same program as bootstrap of a
 provided.al2023 function needs no command; settings come from STREAMER_ variables.
 
 The mapping must have ParallelizationFactor 1, no bisecting, MaximumRecordAge and
-MaximumRetryAttempts -1, and ReportBatchItemFailures. The function also takes what
-the mapping sends to its on-failure queue, and a schedule's event, at which it looks
-at the shards that are at rest. A stream is handed over with: streamer lanes handover.
+MaximumRetryAttempts -1, and ReportBatchItemFailures; its filter may drop removals by
+TTL, unless the contract makes rows of them. The function also takes what the mapping
+sends to its on-failure queue, and a schedule's event, at which it looks at the shards
+that are at rest: every hour or so. To read a shard to its tip takes ten seconds, some
+dozens of shards at a time, so give the function a minute or more; what it does not
+come to is in its report, and it begins there the next time. A stream is handed over
+with: streamer lanes handover. One that was enabled anew is read only when named.
 
 It also seals: at an event that says that an object was created in staging, from S3,
 EventBridge, or a queue of either with ReportBatchItemFailures, the object; at the
@@ -77,8 +83,8 @@ another copy of it: a schedule must send that one, every 15 minutes or so. Witho
 			return nil
 		},
 	}
-	s.use(c, "contract", "table", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
-		"window-records", "window-bytes")
+	s.use(c, "contract", "table", "checkpoint-table", "stream", "delivery-stream", "staging", "damaged", "lake",
+		"window-records", "window-bytes", "unsealed-within")
 	s.makesTable(madeIfNone)
 	// Lambda's own setting for a function's logs.
 	standard := os.Getenv("AWS_LAMBDA_LOG_LEVEL")
@@ -102,7 +108,7 @@ func openFunction(ctx context.Context, s *settings, log *slog.Logger) (*function
 	if s.Contract == "" {
 		return openSealing(ctx, s, log)
 	}
-	p, err := s.places()
+	p, err := s.staged("streamer lambda")
 	if err != nil {
 		return nil, err
 	}
@@ -118,9 +124,7 @@ func openFunction(ctx context.Context, s *settings, log *slog.Logger) (*function
 	if err := f.store.Create(ctx); err != nil {
 		return nil, err
 	}
-	check := checkStart(f.store, c, p)
-	check.lane = ""
-	if err := check.run(ctx); err != nil {
+	if err := checkFunctionStart(f.store, c, p, wireOptions{Log: log}).run(ctx); err != nil {
 		return nil, err
 	}
 	if err := f.sink.Check(ctx, func() ([]byte, error) { return newProbe(p.Contract) }); err != nil {
@@ -130,7 +134,20 @@ func openFunction(ctx context.Context, s *settings, log *slog.Logger) (*function
 	if err != nil {
 		return nil, err
 	}
-	return &function{functionLine: f, log: log, mapping: &mappingCheck{client: mappings, log: log}, sealing: newStagingSealer(c, p, log)}, nil
+	return &function{functionLine: f, log: log, mapping: &mappingCheck{client: mappings, log: log, expired: p.Contract.OnExpire == schemas.ExpireTombstones}, sealing: newStagingSealer(c, p, s.unsealedWithin(f.sink.Interval()), log)}, nil
+}
+
+// checkFunctionStart is checkStart of a function.
+func checkFunctionStart(store *checkpoint.Store, c clients, p places, o wireOptions) *startCheck {
+	check := checkStart(store, c, p)
+	check.lane = ""
+	check.finish = func(ctx context.Context, stream string) error {
+		left := p
+		left.StreamARN = stream
+		f := wireFunction(c, left, o)
+		return f.finishPending(ctx)
+	}
+	return check
 }
 
 // openSealing is openFunction of one that is only to seal, for whatever tables.
@@ -144,7 +161,7 @@ func openSealing(ctx context.Context, s *settings, log *slog.Logger) (*function,
 	if err != nil {
 		return nil, err
 	}
-	f := &function{log: log, sealing: newStagingSealer(c, p, log)}
+	f := &function{log: log, sealing: newStagingSealer(c, p, s.unsealedWithin(0), log)}
 	return f, errors.Join(f.sealing.buckets.staging.Check(ctx), f.sealing.buckets.lake.Check(ctx))
 }
 
@@ -168,7 +185,7 @@ type functionLine struct {
 // wireFunction puts the stages together as wire does, with a lane for each shard.
 func wireFunction(c clients, p places, o wireOptions) functionLine {
 	l := functionLine{store: checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{Now: o.Now})}
-	l.sink = lake.NewFirehose(c.firehose, p.Delivery, openBuckets(c, p).staging, o.Log)
+	l.sink = newFirehose(c, p, openBuckets(c, p), o.Log)
 	mem := memory.DefaultAllocator
 	l.shards = &shardLanes{store: l.store, stream: p.StreamARN, contract: p.Contract}
 	stages := pipeline.Stages{
@@ -183,7 +200,7 @@ func wireFunction(c clients, p places, o wireOptions) functionLine {
 		})
 	}
 	l.stream = stream.NewFunction(c.streams, stream.FunctionOptions{
-		StreamARN: p.StreamARN, Shards: l.shards, Limits: o.Limits, Key: p.Contract.Keys.Partition.Attribute, Logger: o.Log, Now: o.Now, Lane: l.lane, PageLimit: o.PageLimit,
+		StreamARN: p.StreamARN, Shards: l.shards, All: l.shards.all, Wait: o.Wait, Limits: o.Limits, Key: p.Contract.Keys.Partition.Attribute, Logger: o.Log, Now: o.Now, Lane: l.lane, PageLimit: o.PageLimit,
 	})
 	return l
 }
@@ -198,14 +215,40 @@ type sweepReport struct {
 // and forgets finished shards that the stream no longer has.
 func (l *functionLine) sweep(ctx context.Context) (sweepReport, error) {
 	var r sweepReport
-	var err error
-	if r.Swept, err = l.stream.Sweep(ctx); err != nil {
+	var err, unsettled error
+	r.Swept, err = l.stream.Sweep(ctx)
+	if _, listed := l.stream.Listed(); listed.IsZero() {
 		return r, err
 	}
-	if r.Settled, err = l.store.SettleGaps(ctx, l.shards.stream); err != nil {
-		return r, err
+	// A shard that fails is no reason to leave this.
+	r.Settled, unsettled = l.store.SettleGaps(ctx, l.shards.stream)
+	return r, errors.Join(err, unsettled, l.shards.forget(ctx, l.stream))
+}
+
+// finishPending takes over the lanes that have a window which is begun and not committed: that
+// finishes it.
+func (l *functionLine) finishPending(ctx context.Context) error {
+	all, err := l.shards.all(ctx)
+	if err != nil {
+		return err
 	}
-	return r, l.shards.forget(ctx, l.stream)
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		st, err := l.store.Lane(ctx, laneOfShard(l.shards.contract, id))
+		if err != nil {
+			return err
+		}
+		if st.Pending == 0 {
+			continue
+		}
+		lane, err := l.lane(id)
+		if err != nil {
+			return err
+		}
+		if err := lane.Open(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // storedContracts spares the write of a contract that this process has stored already: each
@@ -279,7 +322,7 @@ func (f *function) invoke(ctx context.Context, text json.RawMessage) (any, error
 		return f.deliver(ctx, text)
 	case in.Sweep, scheduled:
 		s, err := f.sweep(ctx)
-		f.log.Info("swept", "shards", s.Shards, "tips", s.Tips, "finished", s.Finished, "busy", s.Busy, "waiting", s.Waiting, "records", s.Records, "gaps_closed", s.Settled)
+		f.log.Info("swept", "shards", s.Shards, "tips", s.Tips, "finished", s.Finished, "busy", s.Busy, "waiting", s.Waiting, "unreached", s.Unreached, "records", s.Records, "gaps_closed", s.Settled)
 		return s, f.failed("sweep", err)
 	}
 	return nil, errors.New("read event: it is no event of a DynamoDB stream, of created objects, of a queue or of a schedule")

@@ -47,6 +47,16 @@ type mappedTable struct {
 
 func newMappedTable(t *testing.T, seed uint64, shards int) *mappedTable {
 	t.Helper()
+	c, err := schemas.Load("sensor_readings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newMappedTableOf(t, c, seed, shards)
+}
+
+// newMappedTableOf is newMappedTable with a contract of that table.
+func newMappedTableOf(t *testing.T, c *schemas.Contract, seed uint64, shards int) *mappedTable {
+	t.Helper()
 	dir := t.TempDir()
 	clock := testenv.NewManualClock(time.Date(2026, 11, 3, 8, 0, 0, 0, time.UTC))
 	env, err := testenv.Open(testenv.Options{Dir: dir, Seed: seed, Clock: clock, StreamShards: shards, ShardLife: -1})
@@ -61,10 +71,6 @@ func newMappedTable(t *testing.T, seed uint64, shards int) *mappedTable {
 	m := &mappedTable{
 		clients: newClients(env.AWSConfig()), t: t, env: env, clock: clock, dir: dir,
 		random: rand.New(rand.NewPCG(seed, 0)), did: map[string]int{},
-	}
-	c, err := schemas.Load("sensor_readings")
-	if err != nil {
-		t.Fatal(err)
 	}
 	if err := furnish(t.Context(), m.clients, []*schemas.Contract{c}, time.Minute); err != nil {
 		t.Fatal(err)
@@ -140,9 +146,15 @@ func (m *mappedTable) environment() *environment {
 	cfg.HTTPClient = &http.Client{Transport: e}
 	cfg.RetryMaxAttempts = 1
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	l := wireFunction(newClients(cfg), m.at, wireOptions{Limits: pipeline.Limits{Records: 30}, PageLimit: m.page, Now: m.clock.Now, Log: log})
+	l := wireFunction(newClients(cfg), m.at, wireOptions{Limits: pipeline.Limits{Records: 30}, PageLimit: m.page, Now: m.clock.Now, Wait: m.wait, Log: log})
 	e.function = &function{functionLine: l, log: log, mapping: &mappingCheck{at: time.Now(), known: true}}
 	return e
+}
+
+// wait moves the one clock that there is on.
+func (m *mappedTable) wait(ctx context.Context, d time.Duration) error {
+	m.clock.Advance(d)
+	return ctx.Err()
 }
 
 // invoke runs the function on an event, in a warm environment if there is one.

@@ -464,38 +464,43 @@ func TestAMappingMustBeAsItIsNeeded(t *testing.T) {
 		name   string
 		change func(*lambdatypes.EventSourceMappingConfiguration)
 		want   string // "" for none
+
+		expired bool // the contract makes rows of removals by TTL
 	}{
-		{"as it must be", func(*lambdatypes.EventSourceMappingConfiguration) {}, ""},
+		{"as it must be", func(*lambdatypes.EventSourceMappingConfiguration) {}, "", true},
 		{"defaults left out", func(c *lambdatypes.EventSourceMappingConfiguration) {
 			c.ParallelizationFactor, c.MaximumRecordAgeInSeconds, c.MaximumRetryAttempts, c.BisectBatchOnFunctionError = nil, nil, nil, nil
-		}, ""},
+		}, "", false},
 		{"a filter of removals by TTL", func(c *lambdatypes.EventSourceMappingConfiguration) {
 			c.FilterCriteria = filter(`{ "userIdentity": { "type": [ { "exists": false } ] } }`)
-		}, ""},
+		}, "", false},
+		{"a filter of removals by TTL, of which rows are made", func(c *lambdatypes.EventSourceMappingConfiguration) {
+			c.FilterCriteria = filter(`{ "userIdentity": { "type": [ { "exists": false } ] } }`)
+		}, "FilterCriteria to none: the contract makes tombstones of removals by TTL", true},
 		{"that filter beside another", func(c *lambdatypes.EventSourceMappingConfiguration) {
 			c.FilterCriteria = filter(`{"eventName":["INSERT"]}`, `{"userIdentity":{"principalId":[{"exists":false}]}}`)
-		}, ""},
-		{"parallel", func(c *lambdatypes.EventSourceMappingConfiguration) { c.ParallelizationFactor = aws.Int32(2) }, "ParallelizationFactor to 1"},
-		{"bisecting", func(c *lambdatypes.EventSourceMappingConfiguration) { c.BisectBatchOnFunctionError = aws.Bool(true) }, "BisectBatchOnFunctionError to false"},
-		{"an age", func(c *lambdatypes.EventSourceMappingConfiguration) { c.MaximumRecordAgeInSeconds = aws.Int32(3600) }, "MaximumRecordAgeInSeconds to -1"},
-		{"retries", func(c *lambdatypes.EventSourceMappingConfiguration) { c.MaximumRetryAttempts = aws.Int32(3) }, "MaximumRetryAttempts to -1"},
-		{"tumbling windows", func(c *lambdatypes.EventSourceMappingConfiguration) { c.TumblingWindowInSeconds = aws.Int32(60) }, "TumblingWindowInSeconds to 0"},
-		{"whole batches only", func(c *lambdatypes.EventSourceMappingConfiguration) { c.FunctionResponseTypes = nil }, "ReportBatchItemFailures"},
+		}, "", false},
+		{"parallel", func(c *lambdatypes.EventSourceMappingConfiguration) { c.ParallelizationFactor = aws.Int32(2) }, "ParallelizationFactor to 1", false},
+		{"bisecting", func(c *lambdatypes.EventSourceMappingConfiguration) { c.BisectBatchOnFunctionError = aws.Bool(true) }, "BisectBatchOnFunctionError to false", false},
+		{"an age", func(c *lambdatypes.EventSourceMappingConfiguration) { c.MaximumRecordAgeInSeconds = aws.Int32(3600) }, "MaximumRecordAgeInSeconds to -1", false},
+		{"retries", func(c *lambdatypes.EventSourceMappingConfiguration) { c.MaximumRetryAttempts = aws.Int32(3) }, "MaximumRetryAttempts to -1", false},
+		{"tumbling windows", func(c *lambdatypes.EventSourceMappingConfiguration) { c.TumblingWindowInSeconds = aws.Int32(60) }, "TumblingWindowInSeconds to 0", false},
+		{"whole batches only", func(c *lambdatypes.EventSourceMappingConfiguration) { c.FunctionResponseTypes = nil }, "ReportBatchItemFailures", false},
 		{"a filter of removals", func(c *lambdatypes.EventSourceMappingConfiguration) {
 			c.FilterCriteria = filter(`{"eventName":["INSERT","MODIFY"]}`)
-		}, "FilterCriteria"},
+		}, "FilterCriteria", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := good()
 			tt.change(&c)
-			err := refuseMappings([]lambdatypes.EventSourceMappingConfiguration{c})
+			err := refuseMappings([]lambdatypes.EventSourceMappingConfiguration{c}, tt.expired)
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !needsPerson(err)) {
 				t.Errorf("error %v, want one that says %q", err, tt.want)
 			}
 		})
 	}
-	if err := refuseMappings([]lambdatypes.EventSourceMappingConfiguration{good(), good()}); err == nil {
+	if err := refuseMappings([]lambdatypes.EventSourceMappingConfiguration{good(), good()}, false); err == nil {
 		t.Error("two mappings of one stream are not refused")
 	}
 }

@@ -40,7 +40,7 @@ func (s *settings) places() (places, error) {
 	if err != nil {
 		return places{}, err
 	}
-	p, err := s.buckets()
+	p, err := s.destinations()
 	p.Contract, p.Table, p.Chosen = c, cmp.Or(s.Table, c.Table), s.Stream
 	p.Delivery = cmp.Or(s.Delivery, p.Table)
 	return p, err
@@ -95,6 +95,7 @@ func connect(ctx context.Context, change ...func(*aws.Config)) (clients, error) 
 	if cfg.Region == "" {
 		return clients{}, usagef("no AWS region; set AWS_REGION, or for an AWS of streamer local read what it wrote:  . FOLDER/env")
 	}
+	cfg.APIOptions = append(cfg.APIOptions, plainBodies)
 	for _, f := range change {
 		f(&cfg)
 	}

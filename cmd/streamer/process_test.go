@@ -268,10 +268,16 @@ func (l *laptop) drainRun() {
 // returns how many rows it has.
 func checkReadings(t *testing.T, dir string, f *climateFile) (rows int) {
 	t.Helper()
+	return checkReadingsIn(t, filepath.Join(dir, "s3", lakeBucket), f)
+}
+
+// checkReadingsIn is checkReadings of a lake in any folder.
+func checkReadingsIn(t *testing.T, lake string, f *climateFile) (rows int) {
+	t.Helper()
 	table := loadTable(t, "sensor_readings", schemas.Readings)
 	var got []string
 	keys := map[string]bool{}
-	for _, r := range readAlike(t, filepath.Join(dir, "s3", lakeBucket, table.Name), table) {
+	for _, r := range readAlike(t, filepath.Join(lake, table.Name), table) {
 		key := r.text(t, "device_id") + " " + r.text(t, "taken_at") + " " + r.text(t, "tie")
 		if keys[key] {
 			t.Errorf("key %s is in the lake twice", key)

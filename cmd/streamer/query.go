@@ -367,6 +367,12 @@ func queryTables(s *settings) (tables []schemas.Table, views []athena.View, err 
 			views = append(views, v)
 		}
 	}
+	for _, t := range schemas.OwnTables() {
+		tables = append(tables, t)
+		if v, ok := athena.LatestOfOwn(t, athena.Options{}); ok {
+			views = append(views, v)
+		}
+	}
 	return tables, views, nil
 }
 

@@ -70,7 +70,7 @@ ended nobody can read the stream.`,
 			return b.print(c.OutOrStdout(), output)
 		},
 	}
-	s.use(c, "contract", "table", "stream", "checkpoint-table", "staging", "damaged", "lake")
+	s.use(c, "contract", "table", "stream", "checkpoint-table", "land", "staging", "damaged", "lake")
 	s.makesTable("with --apply made if there is none")
 	outputFlag(c.Flags(), &output, "table", "json")
 	choiceFlag(c.Flags(), &side, "side", "as-before", string(checkpoint.Run), string(checkpoint.Lambda))
@@ -193,8 +193,8 @@ func (b *rebuild) plan(ctx context.Context, side checkpoint.Side) error {
 		return err
 	}
 	if len(remains.IDs()) == 0 && len(shards) == 0 && checkpoint.Side(b.shown.Side) == "" {
-		return pipeline.NeedPerson(fmt.Errorf("neither %s nor %s has a row of a stream of table %s", b.places.Lake, b.places.Staging, b.places.Table),
-			"check --lake and --staging; if they are right there is nothing to rebuild, and streamer run begins")
+		return pipeline.NeedPerson(fmt.Errorf("neither the lake %s nor staging has a row of a stream of table %s", b.lake, b.places.Table),
+			"check --land, --lake and --staging; if they are right there is nothing to rebuild, and streamer run begins")
 	}
 	b.shown.Side = cmp.Or(b.shown.Side, string(checkpoint.Run))
 	b.shown.Stream, b.shown.Windows = b.places.StreamARN, past.Fates

@@ -64,7 +64,7 @@ everything that was written before the start is in the lake.`,
 			return r.print(c.OutOrStdout(), output)
 		},
 	}
-	s.use(c, "contract", "table", "stream", "checkpoint-table", "delivery-stream", "staging", "damaged", "lake",
+	s.use(c, "contract", "table", "stream", "checkpoint-table", "land", "delivery-stream", "staging", "damaged", "lake",
 		"window-records", "window-bytes", "window-age", "start", "pages-per-second", "seal-every", "stop-within", "lease", "take-over", "standby", "http", "ready-within", "unsealed-within")
 	s.makesTable(madeIfNone)
 	f := c.Flags()
@@ -101,6 +101,8 @@ type runner struct {
 	*line
 	monitor      *monitor
 	laneID       pipeline.LaneID
+	audit        *auditor
+	notes        *noter
 	log          *slog.Logger
 	sealEvery    time.Duration
 	stopWithin   time.Duration
@@ -169,12 +171,13 @@ func openRunner(ctx context.Context, s *settings, log *slog.Logger, m *monitor) 
 	if err != nil {
 		return nil, err
 	}
-	for name, b := range map[string]interface {
-		Check(context.Context) error
-	}{"staging": l.staging, "lake": l.lake} {
-		if err := b.Check(ctx); err != nil {
-			return nil, fmt.Errorf("look at --%s: %w", name, err)
+	if l.staging != nil {
+		if err := l.staging.CheckRead(ctx); err != nil {
+			return nil, fmt.Errorf("look at --staging: %w", err)
 		}
+	}
+	if err := l.lake.Check(ctx); err != nil {
+		return nil, fmt.Errorf("look at --lake: %w", err)
 	}
 	r := &runner{line: l, monitor: m, laneID: laneOf(p.Contract), log: log, sealEvery: s.SealEvery, stopWithin: s.StopWithin, start: time.Now()}
 	l.gatherer.OnWindow = r.committed
@@ -191,6 +194,8 @@ func openRunner(ctx context.Context, s *settings, log *slog.Logger, m *monitor) 
 		return nil, errors.Join(err, r.release(ctx))
 	}
 	m.opened(s, l.sink.Interval())
+	r.audit = newAuditor(c, giver{l.store, l.sealer, time.Now, log}, l.staging, s.unsealedWithin(l.sink.Interval()))
+	r.notes = newNoter(l.store, l.lake, p.Checkpoint)
 	return r, nil
 }
 
@@ -200,6 +205,10 @@ func (r *runner) committed(m *pipeline.Manifest) {
 	c := m.Counts()
 	r.totals.Windows++
 	r.totals.Parts += len(m.Parts)
+	if m.Lake != "" {
+		r.totals.Sealed += len(m.Parts)
+		r.totals.SealedRows += c.Rows + c.Changes + c.Tombstones + c.Quarantined
+	}
 	r.totals.Rows += c.Rows
 	r.totals.Changes += c.Changes
 	r.totals.Tombstones += c.Tombstones
@@ -361,7 +370,9 @@ func (r *runner) seal(ctx context.Context, moved <-chan struct{}) error {
 		rep, err := r.sealer.Sweep(ctx)
 		r.sealed(rep)
 		// A window without parts, or one whose seal died before folding, is in no staging object.
-		err = errors.Join(err, giver{r.store, r.sealer, time.Now, r.log}.fold(ctx, r.laneID))
+		audited, late := r.audit.audit(ctx, []pipeline.LaneID{r.laneID}, err)
+		r.monitor.Audited(audited)
+		err = errors.Join(err, late, r.notes.note(ctx))
 		r.monitor.Swept(seenSweep(time.Since(began), rep), err)
 		switch {
 		case err != nil && needsPerson(err):

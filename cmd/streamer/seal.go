@@ -23,7 +23,12 @@ func newSeal() *cobra.Command {
 		Short: "Seal what Firehose has delivered, once",
 		Long: `Look at every object in staging, publish each part of it in the lake once, and
 remove the object. Any number of these may run at the same time, beside a run. With
---watch it does so at intervals until it is stopped.`,
+--watch it does so at intervals until it is stopped.
+
+A window that is not in the lake within --unsealed-within is landed again from its
+stream, up to three times, each after twice the wait; what never comes in 25 hours
+is given up, with a gap. Once an hour what is stored of windows and gaps is written
+to the lake tables windows and gaps.`,
 		Example: `  streamer seal --staging s3://my-staging/delivered/ --lake s3://my-lake/
   streamer seal --watch --seal-every 30s`,
 		Args: noArguments,
@@ -45,7 +50,7 @@ remove the object. Any number of these may run at the same time, beside a run. W
 			return explain(err)
 		},
 	}
-	s.use(c, "checkpoint-table", "staging", "damaged", "lake", "seal-every")
+	s.use(c, "checkpoint-table", "staging", "damaged", "lake", "seal-every", "unsealed-within")
 	c.Flags().BoolVar(&watch, "watch", false, "go on until stopped, every --seal-every")
 	outputFlag(c.Flags(), &output, "table", "json")
 	c.Flags().StringVar(&level, "log-level", "warn", "debug, info, warn or error")
@@ -62,7 +67,7 @@ func sealOnce(ctx context.Context, s *settings, watch bool, log *slog.Logger) (s
 	if err != nil {
 		return seal.Report{}, err
 	}
-	sealer := newStagingSealer(c, p, log)
+	sealer := newStagingSealer(c, p, s.unsealedWithin(0), log)
 	if watch {
 		return sealer.watch(ctx, s.SealEvery)
 	}

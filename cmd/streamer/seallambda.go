@@ -21,25 +21,28 @@ type stagingSealer struct {
 	sealer  *seal.Sealer
 	buckets buckets
 	staging location
+	audit   *auditor
+	notes   *noter
 	log     *slog.Logger
 }
 
-func newStagingSealer(c clients, p places, log *slog.Logger) *stagingSealer {
+// newStagingSealer returns one by which windows may wait as long as within to be in the lake.
+func newStagingSealer(c clients, p places, within time.Duration, log *slog.Logger) *stagingSealer {
 	s := &stagingSealer{store: checkpoint.New(c.dynamodb, p.Checkpoint, checkpoint.Options{}), buckets: openBuckets(c, p), staging: p.Staging, log: log}
 	s.sealer = newSealer(s.store, s.buckets, log)
+	s.audit = newAuditor(c, giver{s.store, s.sealer, time.Now, log}, s.buckets.staging, within)
+	s.notes = newNoter(s.store, s.buckets.lake, p.Checkpoint)
 	return s
 }
 
-// sweep seals all that lies in staging and folds every lane: a window without parts, or one whose
-// seal died before folding, is in no staging object. What did not come in a day is given up.
+// sweep seals all that lies in staging and audits every lane: a window without parts, or one whose
+// seal died before folding, is in no staging object. What did not come in time is landed again, and
+// given up a day later. Once an hour what is stored is written into the lake.
 func (s *stagingSealer) sweep(ctx context.Context) (seal.Report, error) {
-	rep, err := s.sweepStaged(ctx)
+	rep, err := s.sealer.Sweep(ctx)
 	lanes, failed := s.store.Lanes(ctx)
-	err = errors.Join(err, failed)
-	for _, l := range lanes {
-		err = errors.Join(err, giver{s.store, s.sealer, time.Now, s.log}.fold(ctx, l))
-	}
-	return rep, err
+	_, late := s.audit.audit(ctx, lanes, err)
+	return rep, errors.Join(err, s.forPerson(rep), failed, late, s.notes.note(ctx))
 }
 
 // sweepStaged seals all that lies in staging, and folds the lanes it is of.

@@ -91,7 +91,7 @@ type sealedAnswer struct {
 func (m *mappedTable) sealingFunction() (*function, *bytes.Buffer) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
-	return &function{log: log, sealing: newStagingSealer(m.clients, m.at, log)}, &text
+	return &function{log: log, sealing: newStagingSealer(m.clients, m.at, 30*time.Minute, log)}, &text
 }
 
 // told has the function answer an event.

@@ -34,9 +34,24 @@ func (s *shardLanes) Position(ctx context.Context, id pipeline.ShardID) (pipelin
 	return s.of(id).Position(ctx, id)
 }
 
+// all returns the positions of the shards that have their lane, with one query.
+func (s *shardLanes) all(ctx context.Context) (map[pipeline.ShardID]pipeline.Position, error) {
+	shards, _, err := s.store.StreamStatus(ctx, s.stream)
+	if err != nil {
+		return nil, err
+	}
+	all := map[pipeline.ShardID]pipeline.Position{}
+	for _, sh := range shards {
+		if sh.Lane == laneOfShard(s.contract, sh.ID) {
+			all[sh.ID] = sh.At
+		}
+	}
+	return all, nil
+}
+
 // MarkTip implements stream.LaneShards.
-func (s *shardLanes) MarkTip(ctx context.Context, id pipeline.ShardID, at time.Time) error {
-	return s.of(id).MarkTip(ctx, id, at)
+func (s *shardLanes) MarkTip(ctx context.Context, id pipeline.ShardID, read pipeline.SequenceNumber, at time.Time) error {
+	return s.of(id).MarkTip(ctx, id, read, at)
 }
 
 // Discard implements stream.LaneShards.

@@ -19,6 +19,9 @@ type startCheck struct {
 	lane   pipeline.LaneID // of a run; "" where each shard is a lane
 	chosen bool            // the stream was named, not looked up
 	now    time.Time
+	way    checkpoint.Way // in which the lanes land
+	// finish commits the pending windows of Lambda's lanes of a stream that is to be left.
+	finish func(ctx context.Context, stream string) error
 }
 
 // checkStart is the check of a run.
@@ -26,7 +29,7 @@ func checkStart(store *checkpoint.Store, c clients, p places) *startCheck {
 	at := openBuckets(c, p)
 	return &startCheck{
 		footprints: footprints{contract: p.Contract, lake: at.lake, staging: at.staging},
-		store:      store, stream: p.StreamARN, lane: laneOf(p.Contract), chosen: p.Chosen != "", now: time.Now(),
+		store:      store, stream: p.StreamARN, lane: laneOf(p.Contract), chosen: p.Chosen != "", now: time.Now(), way: p.way(),
 	}
 }
 
@@ -40,6 +43,9 @@ const startObjects = 100
 const startDays = 3
 
 func (s *startCheck) run(ctx context.Context) error {
+	if err := s.store.LandIn(ctx, s.lake.String(), s.way); err != nil {
+		return err
+	}
 	side, sided, err := s.store.StreamSide(ctx, s.stream)
 	if err != nil {
 		return err
@@ -100,23 +106,50 @@ func (s *startCheck) bare(ctx context.Context) (bool, error) {
 	return len(shards) == 0, err
 }
 
-// sameStream refuses a stream that the lane did not read before, unless somebody named it.
+// sameStream refuses a stream that the lane, or Lambda, did not read before, unless somebody named it.
 func (s *startCheck) sameStream(ctx context.Context) error {
+	was, noted, err := s.before(ctx)
+	switch {
+	case err != nil:
+		return err
+	case was == s.stream && noted:
+		return nil
+	case was == s.stream, was == "":
+		return s.readBy(ctx)
+	case !s.chosen && s.lane == "":
+		return pipeline.NeedPerson(fmt.Errorf("Lambda read stream %s of contract %s before, and the table's stream is %s: it was disabled and enabled again, or the table is another", was, s.contract.Name, s.stream),
+			fmt.Sprintf("first let the mapping and the schedule deliver what the old one still holds, for 24 hours after it was disabled, with the function's variable %s=%s; then go on with a mapping of the new one, and %s=%s. What was written while no stream was enabled becomes a gap", envName("stream"), was, envName("stream"), s.stream))
+	case !s.chosen:
+		return pipeline.NeedPerson(fmt.Errorf("lane %s read stream %s before, and the table's stream is %s: it was disabled and enabled again, or the table is another", s.lane, was, s.stream),
+			fmt.Sprintf("first read what the old one still holds, for 24 hours after it was disabled: streamer run --until-drained --stream %s; then go on with: streamer run --stream %s. What was written while no stream was enabled becomes a gap", was, s.stream))
+	case tableOf(was) == tableOf(s.stream) && s.stream < was: // they end in the time they were enabled
+		return s.readBy(ctx) // back to what an earlier one still holds
+	}
+	f := checkpoint.Following{Lane: s.lane, From: was, To: s.stream, At: enabledAt(s.stream)}
 	if s.lane == "" {
-		return nil // a mapping is of one stream
+		f.Contract = s.contract.Name
+		if err := s.finish(ctx, was); err != nil {
+			return fmt.Errorf("finish the windows of stream %s: %w", was, err)
+		}
+	}
+	return s.store.Follow(ctx, f)
+}
+
+// before is the stream that was read before, "" if none was, and whether it is written down as such.
+func (s *startCheck) before(ctx context.Context) (stream string, noted bool, err error) {
+	if s.lane == "" {
+		return s.store.LambdaReads(ctx, s.contract.Name, tableOf(s.stream))
 	}
 	st, err := s.store.Lane(ctx, s.lane)
-	if err != nil || st.Stream == "" || st.Stream == s.stream {
-		return err
-	}
-	if !s.chosen {
-		return pipeline.NeedPerson(fmt.Errorf("lane %s read stream %s before, and the table's stream is %s: it was disabled and enabled again, or the table is another", s.lane, st.Stream, s.stream),
-			fmt.Sprintf("first read what the old one still holds, for 24 hours after it was disabled: streamer run --until-drained --stream %s; then go on with: streamer run --stream %s. What was written while no stream was enabled becomes a gap", st.Stream, s.stream))
-	}
-	if tableOf(st.Stream) == tableOf(s.stream) && s.stream < st.Stream { // they end in the time they were enabled
+	return st.Stream, true, err
+}
+
+// readBy notes that Lambda reads the stream. A lane says so itself, with its first window.
+func (s *startCheck) readBy(ctx context.Context) error {
+	if s.lane != "" {
 		return nil
 	}
-	return s.store.Follow(ctx, checkpoint.Following{Lane: s.lane, From: st.Stream, To: s.stream, At: enabledAt(s.stream)})
+	return s.store.ReadByLambda(ctx, s.contract.Name, s.stream)
 }
 
 // enabledAt is when a stream was enabled, which its label says; zero if it does not.

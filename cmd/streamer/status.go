@@ -35,7 +35,7 @@ func newStatus() *cobra.Command {
 			return st.print(c.OutOrStdout())
 		},
 	}
-	s.use(c, "contract", "table", "checkpoint-table", "staging", "damaged", "lake")
+	s.use(c, "contract", "table", "checkpoint-table", "land", "staging", "damaged", "lake")
 	outputFlag(c.Flags(), &output, "table", "json")
 	return c
 }
@@ -101,12 +101,14 @@ func readStatus(ctx context.Context, s *settings) (*status, error) {
 	if err := st.readLane(ctx, l.store, laneOf(p.Contract)); err != nil {
 		return nil, err
 	}
-	st.Staging.Name = p.Staging.String()
-	for o, err := range l.staging.List(ctx) {
-		if err != nil {
-			return nil, err
+	if l.staging != nil {
+		st.Staging.Name = p.Staging.String()
+		for o, err := range l.staging.List(ctx) {
+			if err != nil {
+				return nil, err
+			}
+			st.Staging.add(o)
 		}
-		st.Staging.add(o)
 	}
 	at := map[string]int{}
 	for i, t := range p.Contract.Tables() {
@@ -206,7 +208,11 @@ func (st *status) print(w io.Writer) error {
 	table(w, nil, rows)
 	fmt.Fprintln(w)
 	var sizes [][]string
-	for _, o := range append([]objectsStatus{st.Staging}, st.Lake...) {
+	stores := st.Lake
+	if st.Staging.Name != "" {
+		stores = append([]objectsStatus{st.Staging}, st.Lake...)
+	}
+	for _, o := range stores {
 		sizes = append(sizes, []string{o.Name, count(o.Objects), count(int(o.Bytes / 1024))})
 	}
 	table(w, []string{"place", "objects", "KiB"}, sizes)

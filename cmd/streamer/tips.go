@@ -30,6 +30,7 @@ func drained(info stream.RoundInfo, since time.Time) bool {
 // had shown is committed. It tells a stream at rest from one that nobody reads.
 type tips struct {
 	at       map[pipeline.ShardID]time.Time
+	read     map[pipeline.ShardID]pipeline.SequenceNumber // up to where it had been read by then
 	unmarked map[pipeline.ShardID]bool
 	next     time.Time
 }
@@ -40,11 +41,11 @@ const tipEvery = 10 * time.Second
 
 func (t *tips) see(info stream.RoundInfo) {
 	if t.at == nil {
-		t.at, t.unmarked = map[pipeline.ShardID]time.Time{}, map[pipeline.ShardID]bool{}
+		t.at, t.read, t.unmarked = map[pipeline.ShardID]time.Time{}, map[pipeline.ShardID]pipeline.SequenceNumber{}, map[pipeline.ShardID]bool{}
 	}
 	for _, s := range info.Shards {
 		if s.State <= stream.Tip && s.TipAt.After(t.at[s.ID]) {
-			t.at[s.ID], t.unmarked[s.ID] = s.TipAt, true
+			t.at[s.ID], t.read[s.ID], t.unmarked[s.ID] = s.TipAt, s.Last, true
 		}
 	}
 }
@@ -54,7 +55,7 @@ func (t *tips) due(now time.Time) bool { return !now.Before(t.next) && len(t.unm
 func (r *runner) markTips(ctx context.Context, t *tips) {
 	t.next = time.Now().Add(max(tipEvery, time.Duration(len(t.unmarked))*time.Second))
 	for id := range t.unmarked {
-		if err := r.shards.MarkTip(ctx, id, t.at[id]); err != nil {
+		if err := r.shards.MarkTip(ctx, id, t.read[id], t.at[id]); err != nil {
 			r.log.Warn("status shows an older lag than there is", "error", explain(err))
 			return
 		}

@@ -17,11 +17,11 @@ import (
 func newWindows() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "windows",
-		Short: "Look at windows that are on their way into the lake",
+		Short: "Look at windows on their way into the lake, and check those that are there",
 		Args:  noCommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newWindowsList())
+	c.AddCommand(newWindowsList(), newWindowsVerify(), newWindowsOrphans())
 	return c
 }
 

@@ -56,6 +56,8 @@ type places struct {
 	Staging    location
 	Damaged    location // outside of what Staging lists
 	Lake       location
+	Objects    bool   // each part is a lake object at once: there is no staging
+	Folder     string // that holds the lake, absolute; "": Lake does
 }
 
 // A location is a prefix of a bucket.
@@ -67,6 +69,7 @@ type wireOptions struct {
 	Latest bool // a stream that was never read begins with what comes from now on
 	Pages  int  // a second, of all shards; 0: the reader's default
 	Now    func() time.Time
+	Wait   func(context.Context, time.Duration) error // of a function, between pages; nil: on the machine's clock
 	// PageLimit bounds the records of one page that a function reads; 0: what the service gives.
 	PageLimit int
 	Lease     *leaseOptions     // nil: the lane is taken at once, and held without one
@@ -80,9 +83,9 @@ type line struct {
 	store    *checkpoint.Store
 	shards   *checkpoint.Shards
 	leased   *checkpoint.Leased // nil: without a lease
-	sink     *lake.Firehose
-	staging  *lake.Bucket
-	lake     *lake.Bucket
+	sink     landing
+	staging  *lake.Bucket // nil: parts do not go through one
+	lake     lakeStore
 	reader   *stream.Reader
 	lane     *pipeline.Lane
 	gatherer *pipeline.Gatherer
@@ -103,7 +106,8 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 		staging: at.staging,
 		lake:    at.lake,
 	}
-	l.sink = lake.NewFirehose(c.firehose, p.Delivery, l.staging, o.Log)
+	var lane pipeline.LaneOptions
+	l.sink, lane = newLanding(c, p, at, l.store, o.Log)
 	l.probe = func() ([]byte, error) { return newProbe(p.Contract) }
 	l.shards = l.store.Shards(p.StreamARN, laneOf(p.Contract), checkpoint.Run)
 	begin := stream.Horizon
@@ -125,12 +129,15 @@ func wire(c clients, p places, o wireOptions) (*line, error) {
 	if k := o.Lease; k != nil {
 		l.leased = &checkpoint.Leased{Store: l.store, For: k.For, TakeOver: k.TakeOver, Standby: k.Standby}
 		stages.Checkpoints = l.leased
+		l.shards.HeldBy(l.leased.Hold)
 	}
 	if w := o.Watch; w != nil {
+		watchDelivery(l.sink, w)
 		stages.Decoder, stages.Sink, stages.Checkpoints = w.Decoder(stages.Decoder), w.Sink(stages.Sink), w.Checkpoints(stages.Checkpoints)
 	}
 	var err error
-	l.lane, err = pipeline.NewLane(stages, pipeline.LaneOptions{Lane: laneOf(p.Contract), Stream: p.StreamARN, Contract: p.Contract, Log: o.Log})
+	lane.Lane, lane.Stream, lane.Contract, lane.Log = laneOf(p.Contract), p.StreamARN, p.Contract, o.Log
+	l.lane, err = pipeline.NewLane(stages, lane)
 	if err != nil {
 		return nil, err
 	}
@@ -161,17 +168,31 @@ func newProbe(c *schemas.Contract) ([]byte, error) {
 }
 
 // buckets are where objects lie between Firehose and Athena.
-type buckets struct{ staging, lake, damaged *lake.Bucket }
+type buckets struct {
+	staging, damaged *lake.Bucket // nil: parts are lake objects at once
+	lake             lakeStore
+}
 
 func openBuckets(c clients, p places) buckets {
 	open := func(at location) *lake.Bucket { return lake.NewBucket(c.s3, at.Bucket, at.Prefix) }
-	return buckets{staging: open(p.Staging), lake: open(p.Lake), damaged: open(p.Damaged)}
+	var at buckets
+	if at.lake = lakeStore(open(p.Lake)); p.Folder != "" {
+		at.lake = lake.NewFolder(p.Folder)
+	}
+	if !p.Objects {
+		at.staging, at.damaged = open(p.Staging), open(p.Damaged)
+	}
+	return at
 }
 
 // newSealer puts together what seals. It needs no contract: parts say what they are.
 func newSealer(store *checkpoint.Store, at buckets, log *slog.Logger) *seal.Sealer {
+	var staging, damaged seal.Store = noStaging{}, noStaging{}
+	if at.staging != nil {
+		staging, damaged = at.staging, at.damaged
+	}
 	return seal.New(seal.Stages{
-		Staging: at.staging, Lake: at.lake, Damaged: at.damaged,
+		Staging: staging, Lake: at.lake, LakeName: at.lake.String(), Damaged: damaged,
 		Ledger: store, Folder: store, Claims: store, Merger: columnar.NewMerger(memory.DefaultAllocator), Log: log,
 		Spool: func() (seal.Spool, error) { return lake.NewSpool(), nil },
 	})

@@ -41,9 +41,12 @@ type shared struct {
 	table   map[string]memItem
 	staging map[string][]pipeline.PartID // object by name, its parts in order
 	lake    map[string][]pipeline.PartID
-	landed  map[int64]int // landings of each window
-	copies  int           // deliveries again that may still happen
-	losses  int           // answers that may still be lost
+	landed  map[int64]int  // landings of each window
+	copies  int            // deliveries again that may still happen
+	losses  int            // answers that may still be lost
+	jumps   int            // times that the clock may still go on by more than what Firehose holds data
+	late    int            // times that it did
+	notes   map[string]int // what the scene remembers of the past
 
 	wrong    string // what is wrong with it; "" if nothing is
 	finished bool
@@ -94,7 +97,7 @@ func (u *shared) setName() {
 		parts = append(parts, fmt.Sprint("landed ", n, times))
 	}
 	slices.Sort(parts)
-	u.name = nameOf(append(parts, fmt.Sprint(u.copies, u.losses))...)
+	u.name = nameOf(append(parts, fmt.Sprint(u.copies, u.losses, u.jumps, u.late, u.notes))...)
 }
 
 func (p *proc) setName() {
@@ -108,6 +111,7 @@ func (p *proc) setName() {
 func (u *shared) clone() *shared {
 	v := *u
 	v.table, v.staging, v.lake, v.landed = maps.Clone(u.table), maps.Clone(u.staging), maps.Clone(u.lake), maps.Clone(u.landed)
+	v.notes = maps.Clone(u.notes)
 	return &v
 }
 
@@ -132,7 +136,7 @@ func (x *machine) known(v *shared) *shared {
 	if same := x.parts[v.name]; same != nil {
 		return same
 	}
-	v.wrong, v.finished = v.judge(x.windows)
+	v.wrong, v.finished = x.judged(v, x.windows)
 	x.parts[v.name] = v
 	return v
 }
@@ -152,7 +156,9 @@ type execution struct {
 	u     *shared
 	at    int // answers of the past that were used
 	told  []told
+	gone  bool // copies can be gone that were claimed
 	fresh int  // requests that took effect in this step
+	fine  bool // a fold is as many steps as it makes requests
 	whole bool // the phase is one step, however many requests it makes
 	lose  bool // the answer of the request is lost
 	slept bool
@@ -196,8 +202,9 @@ func (e *execution) own(do func() any) (string, error) {
 
 // A gate carries the requests of one process to the table of the state that is explored.
 type gate struct {
-	e   *execution
-	off func(*memRequest) // switches a rule off; nil: all are on
+	e    *execution
+	off  func(*memRequest)              // switches a rule off; nil: all are on
+	heed func(*shared, memRequest, int) // sees each request and its status; may be nil
 }
 
 func (g *gate) Do(r *http.Request) (*http.Response, error) {
@@ -215,6 +222,9 @@ func (g *gate) Do(r *http.Request) (*http.Response, error) {
 		}
 		_, op, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 		status, out := (&memTable{items: g.e.u.table}).serve(op, in)
+		if g.heed != nil {
+			g.heed(g.e.u, in, status)
+		}
 		b, err := json.Marshal(out)
 		if err != nil {
 			panic(err)
@@ -236,6 +246,11 @@ type model struct {
 	windows map[int64]*pipeline.Manifest // all that can be: the first record of each shard, then the rest
 	writers int                          // processes that are writers; the others are seals, which are all alike
 	off     func(*memRequest)            // switches a rule off; nil: all are on
+	heed    func(*shared, memRequest, int)
+	fine    bool // folds are not one step
+	gone    bool // seals look for claims whose copies are gone
+	// judged says what is wrong with a state, and whether nothing is left to do in it.
+	judged func(*shared, map[int64]*pipeline.Manifest) (wrong string, finished bool)
 
 	mu    sync.Mutex
 	taken map[stepKey]*taken
@@ -264,10 +279,16 @@ type machine struct {
 func newMachine(m *model, procs int) *machine {
 	x := &machine{model: m}
 	for i := range procs {
-		g := &gate{off: m.off}
+		g := &gate{off: m.off, heed: m.heed}
 		x.gates = append(x.gates, g)
 		x.stores = append(x.stores, newMemTable().store(g, Options{
-			Now: func() time.Time { return today }, Rand: bytes.NewReader(bytes.Repeat([]byte{byte(i + 1)}, 1<<16)),
+			Now: func() time.Time {
+				if g.e == nil {
+					return today
+				}
+				return today.Add(time.Duration(g.e.u.late) * (GiveUpAfter + time.Hour))
+			},
+			Rand: bytes.NewReader(bytes.Repeat([]byte{byte(i + 1)}, 1<<16)),
 		}))
 	}
 	return x
@@ -296,7 +317,7 @@ func (x *machine) step(u universe, i int, lose bool) (universe, error) {
 
 func (x *machine) run(u universe, i int, lose bool) (*taken, error) {
 	p := *u.procs[i]
-	e := &execution{u: u.shared.clone(), told: slices.Clone(p.told), lose: lose}
+	e := &execution{u: u.shared.clone(), told: slices.Clone(p.told), lose: lose, fine: x.fine, gone: x.gone}
 	x.gates[i].e = e
 	for e.fresh == 0 && p.phase != "stop" {
 		e.at = 0
@@ -336,6 +357,12 @@ func (x *machine) successors(u universe) ([]universe, error) {
 	}
 	if u.copies > 0 && u.landed[1] > 0 {
 		out = append(out, x.deliverAgain(u))
+	}
+	if u.jumps > 0 {
+		v := u.shared.clone()
+		v.jumps, v.late = v.jumps-1, v.late+1
+		v.setName()
+		out = append(out, universe{x.known(v), u.procs})
 	}
 	return out, nil
 }
@@ -476,7 +503,7 @@ func (s *search) level(now []visit) []visit {
 func began(t *testing.T, writers, seals int) (*model, universe) {
 	t.Helper()
 	table := newMemTable()
-	sh := &shared{table: table.items, staging: map[string][]pipeline.PartID{}, lake: map[string][]pipeline.PartID{}, landed: map[int64]int{}}
+	sh := &shared{notes: map[string]int{}, table: table.items, staging: map[string][]pipeline.PartID{}, lake: map[string][]pipeline.PartID{}, landed: map[int64]int{}}
 	s := table.store(nil, Options{Now: func() time.Time { return today }, Rand: bytes.NewReader(bytes.Repeat([]byte{1}, 1<<10))})
 	for id := range records {
 		_, err := s.Shards(arn, pipelinetest.Lane, Run).Own(t.Context(), pipeline.Shard{ID: id})
@@ -504,7 +531,8 @@ func began(t *testing.T, writers, seals int) (*model, universe) {
 	second.Shards = []pipeline.ShardRange{{Range: pipeline.Range{Shard: "a", First: "2", Last: "2"}, After: "1"}}
 	second.Parts = []pipeline.PartSpec{{Table: "readings", Partition: "a-2", Rows: 1}}
 	return &model{
-		windows: map[int64]*pipeline.Manifest{1: first, 2: &second}, writers: writers + 1, taken: map[stepKey]*taken{}, parts: map[name]*shared{},
+		windows: map[int64]*pipeline.Manifest{1: first, 2: &second}, writers: writers + 1, judged: (*shared).judge,
+		taken: map[stepKey]*taken{}, parts: map[name]*shared{},
 	}, universe{sh, procs}
 }
 
@@ -527,9 +555,10 @@ func TestEveryOrderOfStepsKeepsEachRecordOnce(t *testing.T) {
 	}
 	if !underRace { // ten times slower, and the search shares little
 		scenes["a zombie, its successor, two seals, a copy delivered again"] = scene{1, 2, 1, 0}
-		scenes["a zombie, two writers, two seals"] = scene{2, 2, 0, 0}
+		scenes["a zombie, two writers, a seal"] = scene{2, 1, 0, 0}
 	}
 	if os.Getenv("STREAMER_TEST_EXHAUSTIVE") != "" { // minutes, and gigabytes
+		scenes["a zombie, two writers, two seals"] = scene{2, 2, 0, 0}
 		scenes["a zombie, two writers, a seal, a copy delivered again, an answer lost"] = scene{2, 1, 1, 1}
 		scenes["a zombie, two writers, two seals, a copy delivered again"] = scene{2, 2, 1, 0}
 	}
@@ -547,35 +576,38 @@ func TestEveryOrderOfStepsKeepsEachRecordOnce(t *testing.T) {
 	t.Logf("states %d", states)
 }
 
-// A search that misses a rule which is switched off would find nothing wrong in a store without it.
-func TestTheSearchNoticesRulesThatAreOff(t *testing.T) {
-	// each writes the request anew, the parts of a transaction too.
-	each := func(change func(*memRequest)) func(*memRequest) {
-		return func(in *memRequest) {
-			change(in)
-			for _, x := range in.TransactItems {
-				for kind, r := range x {
-					change(&r)
-					x[kind] = r
-				}
+// eachOf writes a request anew, the parts of a transaction too.
+func eachOf(change func(*memRequest)) func(*memRequest) {
+	return func(in *memRequest) {
+		change(in)
+		for _, x := range in.TransactItems {
+			for kind, r := range x {
+				change(&r)
+				x[kind] = r
 			}
 		}
 	}
-	replace := func(from, to string) func(*memRequest) {
-		return each(func(r *memRequest) { r.ConditionExpression = strings.Replace(r.ConditionExpression, from, to, 1) })
-	}
+}
+
+// replaced writes conditions anew.
+func replaced(from, to string) func(*memRequest) {
+	return eachOf(func(r *memRequest) { r.ConditionExpression = strings.Replace(r.ConditionExpression, from, to, 1) })
+}
+
+// A search that misses a rule which is switched off would find nothing wrong in a store without it.
+func TestTheSearchNoticesRulesThatAreOff(t *testing.T) {
 	isPart := func(r *memRequest) bool { return strings.HasPrefix(r.Item["sk"].text, "part#") }
 	for what, c := range map[string]struct {
 		scene
 		off func(*memRequest)
 	}{
-		"fencing": {scene{1, 1, 0, 0}, replace("#t = :token AND", "(#t = :token OR #t <> :token) AND")},
-		"a part is claimed once": {scene{1, 2, 1, 0}, each(func(r *memRequest) {
+		"fencing": {scene{1, 1, 0, 0}, replaced("#t = :token AND", "(#t = :token OR #t <> :token) AND")},
+		"a part is claimed once": {scene{1, 2, 1, 0}, eachOf(func(r *memRequest) {
 			if isPart(r) {
 				r.ConditionExpression = ""
 			}
 		})},
-		"a sealed window takes none": {scene{1, 2, 1, 0}, replace(takesClaims, "(attribute_not_exists(pk) OR attribute_exists(pk))")},
+		"a sealed window takes none": {scene{1, 2, 1, 0}, replaced(takesClaims, "(attribute_not_exists(pk) OR attribute_exists(pk))")},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := c.explore(t, c.off)

@@ -32,47 +32,65 @@ func (s *Store) Halt(ctx context.Context, lane pipeline.LaneID, why string) erro
 // their part items, and advances the watermark over windows that are sealed or void. Windows of
 // the lane's earlier incarnations go the same way.
 func (s *Store) Fold(ctx context.Context, lane pipeline.LaneID) error {
-	if err := s.fold(ctx, lane); err != nil {
-		return fmt.Errorf("fold windows of lane %s: %w", lane, err)
-	}
-	return nil
+	_, err := s.FoldRest(ctx, lane)
+	return err
 }
 
-func (s *Store) fold(ctx context.Context, lane pipeline.LaneID) error {
+// FoldRest is Fold, and returns the windows of which some part is still not known to be in the
+// lake, as Unsealed does, with the one reading of them that both need. When it fails it returns
+// those that it came to.
+func (s *Store) FoldRest(ctx context.Context, lane pipeline.LaneID) ([]WindowStatus, error) {
+	rest, err := s.fold(ctx, lane)
+	if err != nil {
+		return rest, fmt.Errorf("fold windows of lane %s: %w", lane, err)
+	}
+	return rest, nil
+}
+
+func (s *Store) fold(ctx context.Context, lane pipeline.LaneID) (rest []WindowStatus, err error) {
 	var it laneItem
 	ok, err := s.get(ctx, laneKey(lane), &it)
 	if err != nil || !ok {
-		return err
+		return nil, err
 	}
 	lives := []*life{{key: laneKey(lane), inc: it.Incarnation, watermark: it.Watermark, void: it.Void, contiguous: true, current: true}}
 	lives[0].through = it.Watermark
 	for item, err := range s.query(ctx, laneKey(lane).pk, "window#") {
 		if err != nil {
-			return err
+			return rest, err
 		}
 		k := keyOf(item)
 		w, err := windowOf(lane, k.sk)
 		if err != nil {
-			return damaged(k, err)
+			return rest, damaged(k, err)
 		}
 		var win windowItem
 		if err := decode(k, item, &win); err != nil {
-			return err
+			return rest, err
+		}
+		m, err := win.manifest(w)
+		if err != nil {
+			return rest, err
 		}
 		l, err := s.lifeOf(ctx, &lives, w)
 		if err != nil {
-			return err
+			return rest, err
 		}
-		if err := s.foldWindow(ctx, l, w, win); err != nil {
-			return err
+		state, err := s.foldWindow(ctx, l, m, win)
+		if err != nil {
+			return rest, err
+		}
+		win.State = string(state)
+		if left := win.status(m); left.open() {
+			rest = append(rest, left)
 		}
 	}
 	for _, l := range lives {
 		if err := s.advanceWatermark(ctx, l); err != nil {
-			return err
+			return rest, err
 		}
 	}
-	return nil
+	return rest, nil
 }
 
 // A life is one incarnation of a lane, while its windows are folded.
@@ -106,25 +124,26 @@ func (s *Store) lifeOf(ctx context.Context, lives *[]*life, w pipeline.WindowID)
 	return l, nil
 }
 
-// foldWindow seals a window that is done, and notes whether its item may go.
-func (s *Store) foldWindow(ctx context.Context, l *life, w pipeline.WindowID, win windowItem) error {
-	state := pipeline.WindowState(win.State)
+// foldWindow seals a window that is done, notes whether its item may go, and returns the state that
+// it is in.
+func (s *Store) foldWindow(ctx context.Context, l *life, m *pipeline.Manifest, win windowItem) (pipeline.WindowState, error) {
+	w, state, gaps := m.Window, pipeline.WindowState(win.State), win.Gaps
 	var err error
 	switch state {
 	case pipeline.WindowCommitted:
-		if state, err = s.seal(ctx, w, win); err != nil {
-			return err
+		if state, gaps, err = s.seal(ctx, m); err != nil {
+			return state, err
 		}
 	case pipeline.WindowSealed, pipeline.WindowVoid:
 		// An earlier fold may have died between the state and the part items.
 		if err := s.removeParts(ctx, w); err != nil {
-			return err
+			return state, err
 		}
 	}
 	done := state == pipeline.WindowSealed || state == pipeline.WindowVoid
-	if state == pipeline.WindowSealed && win.Gaps {
-		if err := s.closeWindowGaps(ctx, w, win); err != nil {
-			return err
+	if state == pipeline.WindowSealed && gaps {
+		if err := s.closeWindowGaps(ctx, m); err != nil {
+			return state, err
 		}
 	}
 	switch {
@@ -135,12 +154,12 @@ func (s *Store) foldWindow(ctx context.Context, l *life, w pipeline.WindowID, wi
 		l.below = append(l.below, windowKey(w))
 	default:
 		l.contiguous = false
-		return nil
+		return state, nil
 	}
 	if state == pipeline.WindowVoid {
 		l.given = append(l.given, w.N)
 	}
-	return nil
+	return state, nil
 }
 
 // advanceWatermark moves the watermark over the windows that are done, notes which of them were
@@ -192,20 +211,18 @@ func (s *Store) advanceWatermark(ctx context.Context, l *life) error {
 }
 
 // seal sets a committed window to sealed, or to void if some part was given up, once every part is
-// published or void. From then on it refuses claims, so its part items may go.
-func (s *Store) seal(ctx context.Context, w pipeline.WindowID, win windowItem) (pipeline.WindowState, error) {
-	m, err := win.manifest(w)
-	if err != nil {
-		return "", err
-	}
-	done, state := 0, pipeline.WindowSealed
+// published or void. From then on it refuses claims, so its part items may go. It says whether the
+// window has gaps: what was read of it before may be older than they are.
+func (s *Store) seal(ctx context.Context, m *pipeline.Manifest) (state pipeline.WindowState, gaps bool, err error) {
+	w, done := m.Window, 0
+	state = pipeline.WindowSealed
 	for item, err := range s.query(ctx, partsKey(w), "part#") {
 		if err != nil {
-			return "", err
+			return "", false, err
 		}
 		var p partItem
 		if err := decode(keyOf(item), item, &p); err != nil {
-			return "", err
+			return "", false, err
 		}
 		if p.Void || p.PublishedAt != "" {
 			done++
@@ -215,9 +232,9 @@ func (s *Store) seal(ctx context.Context, w pipeline.WindowID, win windowItem) (
 		}
 	}
 	if done < len(m.Parts) {
-		return pipeline.WindowCommitted, nil
+		return pipeline.WindowCommitted, false, nil
 	}
-	_, err = s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+	out, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
 		TableName: &s.table, Key: windowKey(w).av(),
 		UpdateExpression:         aws.String("SET #s = :sealed"),
 		ConditionExpression:      aws.String("#s = :committed"),
@@ -225,28 +242,29 @@ func (s *Store) seal(ctx context.Context, w pipeline.WindowID, win windowItem) (
 		ExpressionAttributeValues: map[string]types.AttributeValue{
 			":sealed": str(string(state)), ":committed": str(string(pipeline.WindowCommitted)),
 		},
+		ReturnValues: types.ReturnValueAllNew,
 	})
 	if elsewhere := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &elsewhere) {
-		return pipeline.WindowCommitted, nil // another fold is at it; the next one sees the outcome
+		return pipeline.WindowCommitted, false, nil // another fold is at it; the next one sees the outcome
 	}
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
-	return state, s.removeParts(ctx, w)
+	var sealed windowItem
+	if err := decode(windowKey(w), out.Attributes, &sealed); err != nil {
+		return "", false, err
+	}
+	return state, sealed.Gaps, s.removeParts(ctx, w)
 }
 
 // closeWindowGaps closes the gaps of a window of which every part was published after all: it had
 // been landed before its records aged out.
-func (s *Store) closeWindowGaps(ctx context.Context, w pipeline.WindowID, win windowItem) error {
-	m, err := win.manifest(w)
-	if err != nil {
-		return err
-	}
+func (s *Store) closeWindowGaps(ctx context.Context, m *pipeline.Manifest) error {
 	for _, r := range m.Shards {
 		if r.First == "" {
 			continue
 		}
-		k := gapKey(m.Stream, gapID(r.Shard, r.After, windowTail(w)))
+		k := gapKey(m.Stream, gapID(r.Shard, r.After, windowTail(m.Window)))
 		var it gapItem
 		ok, err := s.get(ctx, k, &it)
 		if err != nil {

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"telemetrylake/pipeline"
@@ -43,7 +41,7 @@ func newGapItem(g pipeline.Gap) gapItem {
 	it := gapItem{
 		State: string(g.State), Cause: string(g.Cause), Shard: string(g.Shard), Lane: string(g.Lane),
 		After: string(g.After), Before: string(g.Before), First: string(g.First), Last: string(g.Last),
-		Detected: stamp(g.Detected), Evidence: g.Evidence,
+		Detected: stamp(g.Detected), Evidence: g.Evidence, Repair: g.Repair,
 	}
 	if g.Window != nil {
 		it.Window = g.Window.String()
@@ -64,7 +62,7 @@ func (it gapItem) gap(k key) pipeline.Gap {
 		Shard: pipeline.ShardID(it.Shard), Lane: pipeline.LaneID(it.Lane),
 		After: pipeline.SequenceNumber(it.After), Before: pipeline.SequenceNumber(it.Before),
 		First: pipeline.SequenceNumber(it.First), Last: pipeline.SequenceNumber(it.Last),
-		State: pipeline.GapState(it.State), Detected: unstamp(it.Detected), Evidence: it.Evidence,
+		State: pipeline.GapState(it.State), Detected: unstamp(it.Detected), Evidence: it.Evidence, Repair: it.Repair,
 	}
 	if w, err := pipeline.ParseWindowID(it.Window); err == nil {
 		g.Window = &w
@@ -100,7 +98,7 @@ func (s *Store) opening(g pipeline.Gap) types.TransactWriteItem {
 	put("from", it.From, true)
 	put("to", it.To, false)
 	put("window", it.Window, false)
-	put("detected", it.Detected, true)
+	put("detected", it.Detected, false) // when it grew last: all that it holds was a day old by then
 	grows := "#s = :open AND fmt <= :fmt"
 	if it.From != "" && g.Window == nil {
 		names["#to"] = "to"
@@ -269,13 +267,20 @@ func (s *Store) openGap(ctx context.Context, g *pipeline.Gap) (done, open bool, 
 		}
 		put := &types.Put{TableName: &s.table, Item: item, ConditionExpression: aws.String("attribute_not_exists(pk)")}
 		if exists {
-			put.ConditionExpression = aws.String("#s = :open AND #last = :last")
-			put.ExpressionAttributeNames = map[string]string{"#s": "state", "#last": "last"}
-			put.ExpressionAttributeValues = map[string]types.AttributeValue{":open": str(string(pipeline.GapOpen)), ":last": str(old.Last)}
-			if old.Last == "" {
-				put.ConditionExpression = aws.String("#s = :open AND attribute_not_exists(#last)")
-				delete(put.ExpressionAttributeValues, ":last")
+			// It grew from what was read, and from nothing else: neither bound of another's is lost.
+			condition := "#s = :open"
+			put.ExpressionAttributeNames = map[string]string{"#s": "state"}
+			put.ExpressionAttributeValues = map[string]types.AttributeValue{":open": str(string(pipeline.GapOpen))}
+			for name, v := range map[string]string{"first": old.First, "last": old.Last, "from": old.From, "to": old.To} {
+				put.ExpressionAttributeNames["#"+name] = name
+				if v == "" {
+					condition += " AND attribute_not_exists(#" + name + ")"
+					continue
+				}
+				condition += " AND #" + name + " = :" + name
+				put.ExpressionAttributeValues[":"+name] = str(v)
 			}
+			put.ConditionExpression = &condition
 		}
 		reasons, err := s.transact(ctx, []types.TransactWriteItem{{ConditionCheck: check}, {Put: put}})
 		if err != nil {
@@ -333,112 +338,4 @@ func (s *Store) Gaps(ctx context.Context, stream string) ([]pipeline.Gap, error)
 		return strings.Compare(a.ID, b.ID)
 	})
 	return gaps, nil
-}
-
-// ErrGapMoved means that a gap is not, or no longer, in the state that a step begins from.
-var ErrGapMoved = errors.New("the gap is in another state")
-
-// MoveGap takes a gap from one state to the next: open → repairing → closed, or back to open when
-// a repair is broken off. A gap is closed with evidence: what was found, and where. Repair of a
-// window's gap begins only when every part of the window is published or void, because what is
-// repaired earlier could be published twice. It fails with ErrGapMoved if the gap is elsewhere, or
-// is not as it was read: an open one grows.
-func (s *Store) MoveGap(ctx context.Context, g pipeline.Gap, to pipeline.GapState, evidence string) error {
-	fail := func(err error) error { return fmt.Errorf("move gap %s from %s to %s: %w", g.ID, g.State, to, err) }
-	switch step := [2]pipeline.GapState{g.State, to}; step {
-	case [2]pipeline.GapState{pipeline.GapOpen, pipeline.GapRepairing}:
-		if g.Window == nil {
-			break
-		}
-		state, _, err := s.Window(ctx, *g.Window)
-		if err != nil {
-			return fail(err)
-		}
-		if state == pipeline.WindowPending || state == pipeline.WindowCommitted {
-			return fail(fmt.Errorf("window %s is %s: it is repaired once every part of it is published or given up", g.Window, state))
-		}
-	case [2]pipeline.GapState{pipeline.GapRepairing, pipeline.GapOpen}:
-	case [2]pipeline.GapState{pipeline.GapRepairing, pipeline.GapClosed}, [2]pipeline.GapState{pipeline.GapOpen, pipeline.GapClosed}:
-		if evidence == "" {
-			return fail(errors.New("a gap is closed with evidence"))
-		}
-	default:
-		return fail(errors.New("there is no such step"))
-	}
-	k := gapKey(g.Stream, g.ID)
-	in := &dynamodb.UpdateItemInput{
-		TableName: &s.table, Key: k.av(),
-		UpdateExpression:          aws.String("SET #s = :to"),
-		ExpressionAttributeNames:  map[string]string{"#s": "state"},
-		ExpressionAttributeValues: map[string]types.AttributeValue{":from": str(string(g.State)), ":to": str(string(to)), ":fmt": num(pipeline.FormatVersion)},
-
-		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
-	}
-	condition := "#s = :from AND fmt <= :fmt"
-	it := newGapItem(g)
-	for name, v := range map[string]string{"cause": it.Cause, "to": it.To, "last": it.Last, "before": it.Before} {
-		in.ExpressionAttributeNames["#"+name] = name
-		if v == "" {
-			condition += " AND attribute_not_exists(#" + name + ")"
-			continue
-		}
-		condition += " AND #" + name + " = :is_" + name
-		in.ExpressionAttributeValues[":is_"+name] = str(v)
-	}
-	in.ConditionExpression = &condition
-	if evidence != "" {
-		in.UpdateExpression = aws.String("SET #s = :to, evidence = :evidence")
-		in.ExpressionAttributeValues[":evidence"] = str(evidence)
-	}
-	_, err := s.client.UpdateItem(ctx, in)
-	var refused *types.ConditionalCheckFailedException
-	if !errors.As(err, &refused) {
-		if err != nil {
-			return fail(err)
-		}
-		return nil
-	}
-	if refused.Item == nil {
-		return fail(errors.New("there is no such gap"))
-	}
-	if err := decode(k, refused.Item, &it); err != nil {
-		return err
-	}
-	if it.State == string(to) && it.Evidence == evidence {
-		return nil // ours, its answer was lost
-	}
-	return fail(fmt.Errorf("%w: it is %s, from %s to %s", ErrGapMoved, it.State, it.From, it.To))
-}
-
-// SettleGaps closes the gaps of records that were given up by what should have delivered them, and
-// were read after all: a lane leaves nothing out between two positions that it does not write down.
-// It returns how many it closed.
-func (s *Store) SettleGaps(ctx context.Context, stream string) (int, error) {
-	gaps, err := s.Gaps(ctx, stream)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	for _, g := range gaps {
-		if g.Cause != pipeline.GapDiscarded || g.State != pipeline.GapOpen {
-			continue
-		}
-		var sh shardItem
-		ok, err := s.get(ctx, shardKey(g.Stream, g.Shard), &sh)
-		if err != nil {
-			return n, err
-		}
-		if !ok || !sh.End && g.Last.Compare(pipeline.SequenceNumber(sh.Seq)) > 0 {
-			continue
-		}
-		err = s.MoveGap(ctx, g, pipeline.GapClosed, fmt.Sprintf("read after all: the shard is committed up to %s (end %v)", sh.Seq, sh.End))
-		if errors.Is(err, ErrGapMoved) {
-			continue
-		}
-		if err != nil {
-			return n, err
-		}
-		n++
-	}
-	return n, nil
 }

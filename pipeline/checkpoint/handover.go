@@ -33,10 +33,12 @@ func (s *Store) StreamSide(ctx context.Context, stream string) (Side, bool, erro
 	return Side(it.Side), ok, err
 }
 
-// Handover moves a stream. It fails with ErrPending, and changes nothing, while a lane of the other
-// side has a pending window: start that side, or let it come to its end. One that broke off goes on
-// when it is called again. From its first step on the lanes that are left can begin nothing, and
-// new shards follow the stream's side. It returns how many shards changed their owner.
+// Handover moves a stream. Its first step is that the lanes that are left can begin nothing: however
+// busy they are, each has one window to come to its end at most. While there is one, the shards of
+// its lane stay where they are, those of the others move, and it fails with ErrPending: let that
+// side commit its window, or finish it, which a lane that is left still allows, and call it again.
+// One that broke off goes on in the same way. New shards follow the stream's side. It returns how
+// many shards changed their owner.
 func (s *Store) Handover(ctx context.Context, h Handover) (int, error) {
 	n, err := s.handover(ctx, h)
 	if err != nil {
@@ -45,7 +47,7 @@ func (s *Store) Handover(ctx context.Context, h Handover) (int, error) {
 	return n, nil
 }
 
-func (s *Store) handover(ctx context.Context, h Handover) (int, error) {
+func (s *Store) handover(ctx context.Context, h Handover) (moved int, err error) {
 	if !h.To.valid() {
 		return 0, fmt.Errorf("%q is no side of a stream", h.To)
 	}
@@ -56,78 +58,127 @@ func (s *Store) handover(ctx context.Context, h Handover) (int, error) {
 	if side == Rebuilding {
 		return 0, beingRebuilt(h.Stream)
 	}
-	if err := s.leave(ctx, h); err != nil {
-		return 0, err
-	}
-	if err := s.setSide(ctx, h); err != nil {
-		return 0, err
-	}
-	// No shard is created for the old side any more: what is listed now is all.
-	moved := 0
-	for {
+	for sided := false; ; sided = true {
+		// The second time a lane that came to be since is left too.
+		pending, err := s.leave(ctx, h)
+		if err != nil {
+			return moved, err
+		}
+		if !sided {
+			if err := s.setSide(ctx, h); err != nil {
+				return moved, err
+			}
+		}
+		// No shard is created for the old side any more: what is listed now is all.
 		shards, _, err := s.StreamStatus(ctx, h.Stream)
 		if err != nil {
 			return moved, err
 		}
-		foreign := slices.DeleteFunc(slices.Clone(shards), func(sh ShardStatus) bool { return sh.Lane == h.Lane(sh.ID) })
+		var foreign, ready []ShardStatus
+		for _, sh := range shards {
+			if sh.Lane == h.Lane(sh.ID) {
+				continue
+			}
+			foreign = append(foreign, sh)
+			if pending[sh.Lane] == 0 {
+				ready = append(ready, sh)
+			}
+		}
 		if len(foreign) == 0 {
 			return moved, s.arrive(ctx, h, shards)
 		}
-		n, err := s.reown(ctx, h, foreign)
+		if len(ready) == 0 {
+			return moved, stillPending(pending)
+		}
+		n, err := s.reown(ctx, h, ready)
 		moved += n
 		if err != nil {
-			return moved, err
-		}
-		// A lane that came to be since is left too.
-		if err := s.leave(ctx, h); err != nil {
 			return moved, err
 		}
 	}
 }
 
-// leave fences the lanes that own shards and are not to: no window of theirs is pending, and none
-// can be begun.
-func (s *Store) leave(ctx context.Context, h Handover) error {
+func stillPending(pending map[pipeline.LaneID]int64) error {
+	var errs []error
+	for _, lane := range slices.Sorted(maps.Keys(pending)) {
+		errs = append(errs, fmt.Errorf("lane %s, window %d: %w", lane, pending[lane], ErrPending))
+	}
+	return errors.Join(errs...)
+}
+
+// leave fences the lanes that own shards and are not to, so that no window of theirs can be begun.
+// It returns those that have one pending, with its number.
+func (s *Store) leave(ctx context.Context, h Handover) (map[pipeline.LaneID]int64, error) {
 	shards, _, err := s.StreamStatus(ctx, h.Stream)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	left := map[pipeline.LaneID]laneItem{}
+	pending, seen := map[pipeline.LaneID]int64{}, map[pipeline.LaneID]bool{}
 	for _, sh := range shards {
-		if _, seen := left[sh.Lane]; seen || sh.Lane == h.Lane(sh.ID) {
+		if seen[sh.Lane] || sh.Lane == h.Lane(sh.ID) {
 			continue
 		}
-		var it laneItem
-		ok, err := s.get(ctx, laneKey(sh.Lane), &it)
+		seen[sh.Lane] = true
+		n, err := s.fence(ctx, sh.Lane, h.To)
 		if err != nil {
-			return err
+			return nil, fmt.Errorf("leave lane %s: %w", sh.Lane, err)
 		}
-		if it.Pending != 0 {
-			return fmt.Errorf("lane %s, window %d: %w", sh.Lane, it.Pending, ErrPending)
-		}
-		if ok && it.Moved != string(h.To) {
-			left[sh.Lane] = it
+		if n != 0 {
+			pending[sh.Lane] = n
 		}
 	}
-	for _, lane := range slices.Sorted(maps.Keys(left)) {
+	return pending, nil
+}
+
+// nobody holds a lane that is left.
+const nobody = "handover"
+
+// fence has a lane begin nothing any more, and returns its pending window, 0 if it has none. Whoever
+// holds the lane keeps it until that is committed; then it is nobody's.
+func (s *Store) fence(ctx context.Context, lane pipeline.LaneID, to Side) (int64, error) {
+	k := laneKey(lane)
+	var it laneItem
+	if ok, err := s.get(ctx, k, &it); err != nil || !ok {
+		return 0, err
+	}
+	for {
+		if it.Moved == string(to) && (it.Pending != 0 || it.Holder == nobody) {
+			return it.Pending, nil
+		}
 		_, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-			TableName: &s.table, Key: laneKey(lane).av(),
+			TableName: &s.table, Key: k.av(),
 			// A holder that reopens the lane as its own must find that it is not.
 			UpdateExpression:         aws.String("SET moved = :to, #t = #t + :one, holder = :nobody REMOVE lease"),
 			ConditionExpression:      aws.String("fmt <= :fmt AND attribute_not_exists(pending)"),
 			ExpressionAttributeNames: map[string]string{"#t": "token"},
 			ExpressionAttributeValues: map[string]types.AttributeValue{
-				":to": str(string(h.To)), ":one": num(1), ":nobody": str("handover"), ":fmt": num(pipeline.FormatVersion),
+				":to": str(string(to)), ":one": num(1), ":nobody": str(nobody), ":fmt": num(pipeline.FormatVersion),
 			},
 		})
-		if begun := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &begun) {
-			return fmt.Errorf("lane %s: %w", lane, ErrPending)
+		if begun := (*types.ConditionalCheckFailedException)(nil); !errors.As(err, &begun) {
+			return 0, err
 		}
-		if err != nil {
-			return err
+		// Its window may be committed and another begun faster than anybody can look. Not behind this.
+		out, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
+			TableName: &s.table, Key: k.av(),
+			UpdateExpression: aws.String("SET moved = :to"), ConditionExpression: aws.String("fmt <= :fmt"),
+			ExpressionAttributeValues:           map[string]types.AttributeValue{":to": str(string(to)), ":fmt": num(pipeline.FormatVersion)},
+			ReturnValues:                        types.ReturnValueAllNew,
+			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+		})
+		item := map[string]types.AttributeValue(nil)
+		if newer := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &newer) {
+			item = newer.Item
+		} else if err != nil {
+			return 0, err
+		} else {
+			item = out.Attributes
+		}
+		it = laneItem{}
+		if err := decode(k, item, &it); err != nil { // of a newer format, or gone
+			return 0, err
 		}
 	}
-	return nil
 }
 
 func (s *Store) setSide(ctx context.Context, h Handover) error {
@@ -148,7 +199,7 @@ func (s *Store) setSide(ctx context.Context, h Handover) error {
 }
 
 // reown gives shards to their lanes of the new side, each under the condition that its old lane is
-// left. Those that are refused are found again by the caller.
+// left and has nothing pending. Those that are refused are found again by the caller.
 func (s *Store) reown(ctx context.Context, h Handover, shards []ShardStatus) (int, error) {
 	n := 0
 	for chunk := range slices.Chunk(shards, 50) { // with a lane each: 100 items
@@ -159,7 +210,7 @@ func (s *Store) reown(ctx context.Context, h Handover, shards []ShardStatus) (in
 				seen[sh.Lane] = true
 				tx = append(tx, types.TransactWriteItem{ConditionCheck: &types.ConditionCheck{
 					TableName: &s.table, Key: laneKey(sh.Lane).av(),
-					ConditionExpression:       aws.String("attribute_not_exists(pk) OR moved = :to"),
+					ConditionExpression:       aws.String("attribute_not_exists(pk) OR (moved = :to AND attribute_not_exists(pending))"),
 					ExpressionAttributeValues: map[string]types.AttributeValue{":to": str(string(h.To))},
 				}})
 			}

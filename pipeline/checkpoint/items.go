@@ -174,6 +174,7 @@ type gapItem struct {
 	Window   string `dynamodbav:"window,omitempty"` // lane/incarnation/n
 	Detected string `dynamodbav:"detected"`
 	Evidence string `dynamodbav:"evidence,omitempty"`
+	Repair   string `dynamodbav:"repair,omitempty"` // random name of the repair that has it, or closed it
 }
 
 func (it gapItem) check() error {

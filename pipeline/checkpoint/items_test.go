@@ -97,9 +97,10 @@ func storedGaps(t *testing.T, s *Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.MoveGap(t.Context(), discarded, pipeline.GapClosed, "found in the table"); err != nil {
-		t.Fatal(err)
-	}
+	discarded.Repair = "repair-1"
+	works(t, "repair", s.MoveGap(t.Context(), discarded, pipeline.GapRepairing, ""))
+	discarded.State = pipeline.GapRepairing
+	works(t, "close", s.MoveGap(t.Context(), discarded, pipeline.GapClosed, "found in the table"))
 }
 
 // storedLives is a lane that was rebuilt, whose past has a window that was given up, and one that
@@ -468,29 +469,6 @@ func TestStatusTellsALane(t *testing.T) {
 	shards, gaps, err := s.StreamStatus(t.Context(), pipelinetest.Stream)
 	if err != nil || gaps != 0 || len(shards) != 1 || shards[0].Lane != pipelinetest.Lane || shards[0].At.Seq != "200" {
 		t.Errorf("shards %+v, %d gaps, %v", shards, gaps, err)
-	}
-}
-
-func TestATipIsNotedByTheShardsLaneAlone(t *testing.T) {
-	_, s := newService(t)
-	const stream = "arn:stream"
-	ours, other := s.Shards(stream, "ours", Run), s.Shards(stream, "other", Run)
-	if _, err := ours.Own(t.Context(), pipeline.Shard{Stream: stream, ID: "s1"}); err != nil {
-		t.Fatal(err)
-	}
-	at := time.Date(2026, 11, 30, 16, 0, 0, 0, time.UTC)
-	if err := other.MarkTip(t.Context(), "s1", at.Add(time.Hour)); err == nil {
-		t.Error("a lane notes the tip of another lane's shard")
-	}
-	if err := ours.MarkTip(t.Context(), "unknown", at); err == nil {
-		t.Error("the tip of a shard without an item is noted")
-	}
-	if err := ours.MarkTip(t.Context(), "s1", at); err != nil {
-		t.Fatal(err)
-	}
-	shards, _, err := s.StreamStatus(t.Context(), stream)
-	if err != nil || len(shards) != 1 || !shards[0].TipAt.Equal(at) {
-		t.Errorf("status %+v, %v; want the tip at %s", shards, err, at)
 	}
 }
 

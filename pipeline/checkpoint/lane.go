@@ -81,7 +81,7 @@ func (s *Store) acquire(ctx context.Context, lane pipeline.LaneID, t taking) (pi
 		return st, err
 	}
 	st = pipeline.State{Hold: pipeline.Hold{Lane: lane, Incarnation: it.Incarnation, Token: it.Token}, Next: it.Next}
-	if err := it.mayBegin(lane); err != nil {
+	if err := it.mayBegin(lane); err != nil && !it.mayFinish() {
 		return st, err
 	}
 	if it.Pending != 0 {
@@ -132,6 +132,12 @@ func (it laneItem) mayBegin(lane pipeline.LaneID) error {
 			"leave the stream to it, or take it back: streamer lanes handover --to "+string(Side(it.Moved).other()))
 	}
 	return nil
+}
+
+// mayFinish says that the lane has a window that may be committed though none may be begun: its
+// shards are to be handed over, which waits for that.
+func (it laneItem) mayFinish() bool {
+	return it.Pending != 0 && it.Halted == "" && Side(it.Moved).valid()
 }
 
 func halted(lane pipeline.LaneID, why string) error {

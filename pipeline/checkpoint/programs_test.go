@@ -25,6 +25,11 @@ type recall struct {
 	Claims []pipeline.Claim   // seal: what the ledger holds of each copy in the object
 	Done   []bool             // seal: which of them are settled
 	Listed []pipeline.PartID  // seal: what the lake object of the round lists
+	Once   bool               // writer: it ends when the window under way is committed
+	Seen   *Holder            // standby: what it saw last; nil before
+	N      int                // how often it has done what it does
+	Gap    *pipeline.Gap      // repair: which it has
+	Begun  *WindowStatus      // landing again
 }
 
 func (m recall) clone() recall {
@@ -54,13 +59,13 @@ func (m *recall) run(phase string, e *execution, s *Store) (string, error) {
 	case "publish":
 		return publishParts(s, m)
 	case "settle":
-		return settleParts(s, m)
+		return settleParts(e, s, m)
 	case "remove":
 		return removeObject(e, m)
 	case "fold":
 		return foldLane(e, s, m)
 	}
-	return "", fmt.Errorf("there is no phase %q", phase)
+	return m.runScene(phase, e, s)
 }
 
 // records are the stream: the numbers of each shard.
@@ -88,6 +93,9 @@ func openLane(e *execution, s *Store, m *recall) (string, error) {
 		m.Held, m.Hold, m.Next, m.M = true, st.Hold, st.Next, st.Pending
 		if m.M != nil {
 			return "land", nil
+		}
+		if m.Once {
+			return "stop", nil
 		}
 	}
 	return after(err, "read")
@@ -145,6 +153,9 @@ func commitWindow(e *execution, s *Store, m *recall) (string, error) {
 	err := s.Commit(context.Background(), m.Hold, m.M)
 	if err == nil {
 		m.Next, m.M = m.M.Window.N+1, nil
+		if m.Once {
+			return "stop", nil
+		}
 	}
 	return after(err, "read")
 }
@@ -320,7 +331,7 @@ func publishParts(s *Store, m *recall) (string, error) {
 	return "create", nil
 }
 
-func settleParts(s *Store, m *recall) (string, error) {
+func settleParts(e *execution, s *Store, m *recall) (string, error) {
 	for i := range m.Claims {
 		if m.Done[i] {
 			continue
@@ -334,6 +345,9 @@ func settleParts(s *Store, m *recall) (string, error) {
 		default:
 			m.take(i, held[0])
 		}
+	}
+	if slices.Contains(m.Done, false) && e.gone {
+		return "take over", nil
 	}
 	if slices.Contains(m.Done, false) {
 		return m.next(), nil // it waits for the other copy
@@ -350,7 +364,7 @@ func removeObject(e *execution, m *recall) (string, error) {
 }
 
 func foldLane(e *execution, s *Store, m *recall) (string, error) {
-	e.whole = true
+	e.whole = !e.fine
 	if err := s.Fold(context.Background(), pipelinetest.Lane); err != nil {
 		return sweep(err, "")
 	}

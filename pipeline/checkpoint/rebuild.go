@@ -245,7 +245,8 @@ func (s *Store) close(ctx context.Context, lane pipeline.LaneID) (laneItem, erro
 		},
 	})
 	if changed := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &changed) {
-		return it, errors.New("the lane is in use: stop its process first")
+		return it, pipeline.NeedPerson(errors.New("the lane is in use"),
+			"stop the process that holds it, and start again: streamer lanes rebuild")
 	}
 	return it, err
 }
@@ -365,7 +366,8 @@ func (s *Store) reborn(ctx context.Context, r Rebuilt, was laneItem) (string, er
 	}
 	_, err = s.client.PutItem(ctx, put)
 	if changed := (*types.ConditionalCheckFailedException)(nil); errors.As(err, &changed) {
-		return "", errors.New("another process changed the lane meanwhile: rebuild it again with all others stopped")
+		return "", pipeline.NeedPerson(errors.New("another process changed the lane meanwhile"),
+			"stop all others, and start again: streamer lanes rebuild")
 	}
 	return inc, err
 }

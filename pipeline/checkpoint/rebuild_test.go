@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"telemetrylake/pipeline"
@@ -263,4 +264,32 @@ func TestALaneThatFollowsAStreamLeavesAGapBehind(t *testing.T) {
 		t.Errorf("the lane is at stream %q, %v", st.Stream, err)
 	}
 	pipelinetest.NeedsPerson(t, "follow from elsewhere", s.Follow(ctx, Following{Lane: pipelinetest.Lane, From: arn, To: "arn:third"}))
+}
+
+// Whoever comes between the looks and the writes of a rebuild is stopped by a person, not by trying
+// again.
+func TestARebuildThatIsOvertakenNeedsAPerson(t *testing.T) {
+	refused := 0
+	for at := 1; ; at++ {
+		cfg, s := newService(t)
+		seq := pipelinetest.Begun(t, memory(s))
+		seq.Window(t, 1)
+		l := &line{next: cfg.HTTPClient, at: at, hold: true, meanwhile: func() {
+			if err := s.Begin(t.Context(), seq.Hold, seq.Manifest(1)); err != nil {
+				// It is fenced: somebody writes the lane's item without asking.
+				set(t, s, laneKey(pipelinetest.Lane), "moved", nil)
+			}
+		}}
+		_, err := over(cfg, l).Rebuild(t.Context(), Rebuilt{Lane: pipelinetest.Lane, Stream: arn, Side: Run, Shards: []RebuiltShard{{ID: pipelinetest.Shard, At: pipeline.Position{Seq: "100"}}}})
+		if l.n < at {
+			break
+		}
+		if err != nil {
+			refused++
+			pipelinetest.NeedsPerson(t, fmt.Sprintf("overtaken at request %d", at), err)
+		}
+	}
+	if refused < 2 {
+		t.Errorf("%d rebuilds were refused", refused)
+	}
 }

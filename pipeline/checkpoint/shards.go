@@ -22,7 +22,8 @@ type Shards struct {
 	stream string
 	lane   pipeline.LaneID
 	side   Side
-	sided  atomic.Bool // the stream's side is known to be stored
+	sided  atomic.Bool                  // the stream's side is known to be stored
+	hold   func() (pipeline.Hold, bool) // nil: tips are marked without a token
 
 	mu   sync.Mutex
 	seen presence
@@ -232,7 +233,8 @@ const ForgetAfter = 48 * time.Hour
 
 // Forget takes the finished shards that a complete listing, made at a time by the server's clock,
 // does not name, and removes those that have been missing for ForgetAfter. A shard that is not
-// finished, or another lane's, is left as it is.
+// finished, or another lane's, is left as it is. So is one with a gap that only its position can
+// close: what is committed to its end was read, and those that are open are closed before it goes.
 func (s *Shards) Forget(ctx context.Context, unlisted []pipeline.ShardID, at time.Time) error {
 	for _, id := range unlisted {
 		if err := s.forget(ctx, id, at); err != nil {
@@ -266,6 +268,10 @@ func (s *Shards) forget(ctx context.Context, id pipeline.ShardID, at time.Time) 
 	if at.Sub(unstamp(it.Unlisted)) < ForgetAfter {
 		return nil
 	}
+	// None can be opened of a finished shard, so that none is missed here.
+	if _, left, err := s.store.settle(ctx, s.stream, "gap#"+string(id)+"#"); err != nil || left > 0 {
+		return err
+	}
 	values[":at"] = str(it.Unlisted)
 	_, err = s.store.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{
 		TableName: &s.store.table, Key: k.av(), ConditionExpression: aws.String(ours + " AND unlisted_at = :at"),
@@ -275,20 +281,4 @@ func (s *Shards) forget(ctx context.Context, id pipeline.ShardID, at time.Time) 
 		return nil
 	}
 	return err
-}
-
-// MarkTip notes that at a time the shard was read to its tip and all it had shown was committed.
-func (s *Shards) MarkTip(ctx context.Context, shard pipeline.ShardID, at time.Time) error {
-	_, err := s.store.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{
-		TableName: &s.store.table, Key: shardKey(s.stream, shard).av(),
-		UpdateExpression:    aws.String("SET tip_at = :at"),
-		ConditionExpression: aws.String("lane = :lane"),
-		ExpressionAttributeValues: map[string]types.AttributeValue{
-			":at": str(stamp(at)), ":lane": str(string(s.lane)),
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("mark tip of shard %s: %w", shard, err)
-	}
-	return nil
 }

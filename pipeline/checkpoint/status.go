@@ -34,8 +34,11 @@ type WindowStatus struct {
 	Oldest time.Time // lowest creation time of its records; zero if it has none, or it is not known
 	// When it was committed and when last landed, by the server's clock; zero while it is pending.
 	CommittedAt, LandedAt time.Time
-	Landings              int  // again, after its commit
-	Gaps                  bool // gaps were opened of its records
+	Landings              int    // again, after its commit
+	Gaps                  bool   // gaps were opened of its records
+	Stream                string // ARN
+	// Lake is where its parts are objects at once; "": they go through staging.
+	Lake string
 }
 
 func (w *WindowStatus) open() bool {
@@ -82,18 +85,22 @@ func (s *Store) Lane(ctx context.Context, lane pipeline.LaneID) (LaneStatus, err
 		if err != nil {
 			return st, err
 		}
-		shown := WindowStatus{
-			ID: w, State: pipeline.WindowState(win.State), Parts: len(m.Parts), Counts: m.Counts(),
-			CommittedAt: unstamp(win.CommittedAt), LandedAt: unstamp(win.LandedAt), Landings: win.Landings, Gaps: win.Gaps,
-		}
-		for _, r := range m.Shards {
-			if !r.Oldest.IsZero() && (shown.Oldest.IsZero() || r.Oldest.Before(shown.Oldest)) {
-				shown.Oldest = r.Oldest
-			}
-		}
-		st.Windows = append(st.Windows, shown)
+		st.Windows = append(st.Windows, win.status(m))
 	}
 	return st, nil
+}
+
+func (it windowItem) status(m *pipeline.Manifest) WindowStatus {
+	w := WindowStatus{
+		ID: m.Window, State: pipeline.WindowState(it.State), Parts: len(m.Parts), Counts: m.Counts(),
+		CommittedAt: unstamp(it.CommittedAt), LandedAt: unstamp(it.LandedAt), Landings: it.Landings, Gaps: it.Gaps, Stream: m.Stream, Lake: m.Lake,
+	}
+	for _, r := range m.Shards {
+		if !r.Oldest.IsZero() && (w.Oldest.IsZero() || r.Oldest.Before(w.Oldest)) {
+			w.Oldest = r.Oldest
+		}
+	}
+	return w
 }
 
 // A ShardStatus is what is stored of a shard.

@@ -2,18 +2,16 @@ package columnar
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/arrow-go/v18/parquet/schema"
 
 	"telemetrylake/pipeline"
 	"telemetrylake/schemas"
@@ -56,21 +54,38 @@ func Uncompressed() Option {
 // part of a file behind. It refuses column types that a contract cannot name.
 func (e *Encoder) Encode(w io.Writer, rows arrow.RecordBatch, meta map[string]string) error {
 	var b bytes.Buffer
-	out, err := e.open(&b, rows.Schema(), meta)
-	if err != nil {
-		return fmt.Errorf("encode rows: %w", err)
-	}
-	if rows.NumRows() > 0 {
-		err = out.Write(rows)
-	}
-	// Closed in any case: that frees the buffers.
-	if err := errors.Join(err, out.Close()); err != nil {
+	if err := e.encode(&b, rows, meta); err != nil {
 		return fmt.Errorf("encode %d rows: %w", rows.NumRows(), err)
 	}
 	if _, err := w.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("write %d encoded rows: %w", rows.NumRows(), err)
 	}
 	return nil
+}
+
+func (f files) encode(w io.Writer, rows arrow.RecordBatch, meta map[string]string) error {
+	s, err := f.parquetSchema(rows.Schema())
+	if err != nil {
+		return err
+	}
+	out := f.newGroupWriter(w, s, rows.NumRows())
+	out.target = rows.NumRows() // one row group, however many they are
+	sh := newShredder(s)
+	size := uint64(1)
+	for _, c := range rows.Columns() {
+		size += c.Data().SizeInBytes()
+	}
+	most := int(max(1, min(batchRows, 8*batchBytes*uint64(rows.NumRows())/size)))
+	for from := 0; from < int(rows.NumRows()); from += most {
+		to := min(from+most, int(rows.NumRows()))
+		if err := sh.shred(rows, from, to); err != nil {
+			return err
+		}
+		if err := out.write([]run{{&sh.input, to - from}}, to-from); err != nil {
+			return err
+		}
+	}
+	return out.close(meta)
 }
 
 // Empty writes a file of a table without any row: it has the columns and meta, and every
@@ -87,10 +102,10 @@ func (f files) emptyOf(w io.Writer, t schemas.Table, meta map[string]string) err
 	return f.empty(w, schema, meta)
 }
 
-func (f files) empty(w io.Writer, schema *arrow.Schema, meta map[string]string) error {
-	out, err := f.open(w, schema, meta)
+func (f files) empty(w io.Writer, columns *arrow.Schema, meta map[string]string) error {
+	s, err := f.parquetSchema(columns)
 	if err == nil {
-		err = out.Close()
+		err = f.newGroupWriter(w, s, 0).close(meta)
 	}
 	if err != nil {
 		return fmt.Errorf("encode a file without rows: %w", err)
@@ -121,20 +136,11 @@ func (f files) properties() *parquet.WriterProperties {
 	)
 }
 
-func (f files) open(w io.Writer, schema *arrow.Schema, meta map[string]string) (*pqarrow.FileWriter, error) {
-	if err := checkSchema(schema); err != nil {
+// parquetSchema is how Parquet has the columns. The Arrow schema is not stored beside it: Parquet's
+// own says all there is to say.
+func (f files) parquetSchema(s *arrow.Schema) (*schema.Schema, error) {
+	if err := checkSchema(s); err != nil {
 		return nil, err
 	}
-	// The Arrow schema is not stored beside Parquet's own, which says all there is to say.
-	out, err := pqarrow.NewFileWriter(schema, w, f.properties(), pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(f.mem)))
-	if err != nil {
-		return nil, err
-	}
-	for _, k := range slices.Sorted(maps.Keys(meta)) {
-		if err := out.AppendKeyValueMetadata(k, meta[k]); err != nil {
-			_ = out.Close()
-			return nil, fmt.Errorf("add metadata %s: %w", k, err)
-		}
-	}
-	return out, nil
+	return pqarrow.ToParquet(s, f.properties(), pqarrow.NewArrowWriterProperties(pqarrow.WithAllocator(f.mem)))
 }

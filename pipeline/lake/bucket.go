@@ -51,20 +51,9 @@ func (b *Bucket) Check(ctx context.Context) error {
 // List yields every object, in order of keys.
 func (b *Bucket) List(ctx context.Context) iter.Seq2[pipeline.Object, error] {
 	return func(yield func(pipeline.Object, error) bool) {
-		pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.bucket, Prefix: &b.prefix})
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(ctx)
-			if err != nil {
-				yield(pipeline.Object{}, fmt.Errorf("list %s: %w", b, err))
+		for o, err := range b.Dated(ctx) {
+			if !yield(o.Object, err) {
 				return
-			}
-			for _, o := range page.Contents {
-				ob := pipeline.Object{
-					Key: strings.TrimPrefix(aws.ToString(o.Key), b.prefix), ETag: unquote(o.ETag), Size: aws.ToInt64(o.Size),
-				}
-				if !yield(ob, nil) {
-					return
-				}
 			}
 		}
 	}

@@ -37,6 +37,12 @@ type Firehose struct {
 	staging *Bucket
 	log     *slog.Logger
 
+	// Lake is what neither parts nor errors may be delivered into; nil: not looked at.
+	Lake *Bucket
+	// OnPut is told of each request that sends parts; nil: nobody is.
+	OnPut func(Put)
+
+	waiting  backlog
 	interval time.Duration // as Check found it
 }
 
@@ -48,7 +54,7 @@ func NewFirehose(client *firehose.Client, stream string, staging *Bucket, log *s
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Firehose{client: client, stream: stream, staging: staging, log: log}
+	return &Firehose{client: client, stream: stream, staging: staging, log: log, waiting: backlog{limit: maxWaiting}}
 }
 
 // Check refuses a delivery stream whose settings would damage parts, and says what to change. A
@@ -81,15 +87,15 @@ func (f *Firehose) Check(ctx context.Context, probe Probe) error {
 	case s.DynamicPartitioningConfiguration != nil && aws.ToBool(s.DynamicPartitioningConfiguration.Enabled):
 		return refuse("partitions dynamically", "use one created without dynamic partitioning: seal partitions by event time")
 	}
-	bucket := strings.TrimPrefix(aws.ToString(s.BucketARN), "arn:aws:s3:::")
-	if i := strings.LastIndex(bucket, ":::"); i >= 0 { // another partition, such as arn:aws-cn
-		bucket = bucket[i+len(":::"):]
-	}
+	bucket := bucketOf(aws.ToString(s.BucketARN))
 	if prefix := aws.ToString(s.Prefix); bucket != f.staging.bucket || !strings.HasPrefix(prefix, f.staging.prefix) {
 		return refuse(fmt.Sprintf("delivers to s3://%s/%s, staging is %s", bucket, prefix, f.staging), "make the two the same, or nothing is ever sealed")
 	}
-	if prefix := aws.ToString(s.ErrorOutputPrefix); prefix != "" && strings.HasPrefix(prefix, f.staging.prefix) {
-		return refuse(fmt.Sprintf("has its error prefix %s under staging %s", prefix, f.staging), "move it elsewhere: what lies there is no part")
+	if err := f.checkPlaces(bucket, s); err != nil {
+		return err
+	}
+	if err := f.checkReadable(ctx, s); err != nil {
+		return err
 	}
 	if s.BufferingHints != nil {
 		f.interval = time.Duration(aws.ToInt32(s.BufferingHints.IntervalInSeconds)) * time.Second
@@ -106,6 +112,14 @@ func (f *Firehose) Interval() time.Duration { return f.interval }
 
 // Land implements pipeline.Sink.
 func (f *Firehose) Land(ctx context.Context, parts []pipeline.Part) error {
+	waiting := 0
+	for _, p := range parts {
+		waiting += len(p.Body)
+	}
+	if err := f.waiting.enter(ctx, waiting); err != nil {
+		return fmt.Errorf("wait for parts that were to be landed before: %w", err)
+	}
+	defer func() { f.waiting.leave(waiting) }()
 	var batch []pipeline.Part
 	size := 0
 	flush := func() error {
@@ -113,13 +127,20 @@ func (f *Firehose) Land(ctx context.Context, parts []pipeline.Part) error {
 		if len(batch) == 0 {
 			return nil
 		}
-		return f.put(ctx, batch)
+		err := f.put(ctx, batch)
+		if err == nil {
+			f.waiting.leave(size)
+			waiting -= size
+		}
+		return err
 	}
 	for _, p := range parts {
 		if len(p.Body) > MaxRecordBytes {
 			if err := f.stage(ctx, p); err != nil {
 				return err
 			}
+			f.waiting.leave(len(p.Body))
+			waiting -= len(p.Body)
 			continue
 		}
 		if len(batch) == maxBatchRecords || size+len(p.Body) > maxBatchBytes {
@@ -138,13 +159,17 @@ func (f *Firehose) Land(ctx context.Context, parts []pipeline.Part) error {
 func (f *Firehose) put(ctx context.Context, parts []pipeline.Part) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		in := &firehose.PutRecordBatchInput{DeliveryStreamName: &f.stream}
+		sent := Put{Records: len(parts)}
 		for _, p := range parts {
 			in.Records = append(in.Records, types.Record{Data: p.Body})
+			sent.Bytes += len(p.Body)
 		}
 		out, err := f.client.PutRecordBatch(ctx, in)
 		var busy *types.ServiceUnavailableException
 		switch {
 		case errors.As(err, &busy): // how Firehose says that it throttles
+			sent.Refused = len(parts)
+			f.told(sent)
 		case err != nil:
 			return fmt.Errorf("put %d parts from %s on delivery stream %s: %w", len(parts), parts[0].ID, f.stream, err)
 		case len(out.RequestResponses) != len(parts):
@@ -156,6 +181,8 @@ func (f *Firehose) put(ctx context.Context, parts []pipeline.Part) error {
 					failed = append(failed, parts[i])
 				}
 			}
+			sent.Refused = len(failed)
+			f.told(sent)
 			if len(failed) == 0 {
 				return nil
 			}

@@ -272,11 +272,21 @@ func TestFirehoseCheckRefusesWhatDamagesPartsAndSaysWhatToChange(t *testing.T) {
 		"no destination":          {func(d map[string]any) { d["Destinations"] = []any{} }, "S3"},
 		"another bucket":          {func(d map[string]any) { s3d(d)["BucketARN"] = "arn:aws:s3:::elsewhere" }, "the same"},
 		"another prefix":          {func(d map[string]any) { s3d(d)["Prefix"] = "elsewhere/" }, "the same"},
-		"errors beside the parts": {func(d map[string]any) { s3d(d)["ErrorOutputPrefix"] = aws.ToString(destination().Prefix) + "errors/" }, "elsewhere"},
+		"errors beside the parts": {func(d map[string]any) { s3d(d)["ErrorOutputPrefix"] = aws.ToString(destination().Prefix) + "errors/" }, "ErrorOutputPrefix"},
+		"errors under a table":    {func(d map[string]any) { s3d(d)["ErrorOutputPrefix"] = "lake/readings/errors/" }, "ErrorOutputPrefix"},
+		"copies under a table": {func(d map[string]any) {
+			s3d(d)["S3BackupMode"] = "Enabled"
+			s3d(d)["S3BackupDescription"] = map[string]any{"BucketARN": "arn:aws:s3:::" + bucketName, "Prefix": "lake/readings/"}
+		}, "S3BackupDescription.Prefix"},
+		"copies beside the parts": {func(d map[string]any) {
+			s3d(d)["S3BackupMode"] = "Enabled"
+			s3d(d)["S3BackupDescription"] = map[string]any{"BucketARN": "arn:aws-cn:s3:::" + bucketName, "Prefix": "staging/copies/"}
+		}, "S3BackupDescription.Prefix"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, cfg := newService(t, testenv.FirehoseBehaviour{})
 			f, w := newSink(t, cfg, destination())
+			f.Lake = NewBucket(f.staging.client, bucketName, "lake")
 			w.rewrite = c.change
 			err := f.Check(t.Context(), noProbe)
 			var person *pipeline.PersonError

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -65,6 +66,7 @@ func newSink(t testing.TB, cfg aws.Config, d *types.ExtendedS3DestinationConfigu
 // A wire notes the batches that pass, and may answer in the service's place.
 type wire struct {
 	next    aws.HTTPClient
+	mu      sync.Mutex
 	batches [][][]byte
 	answer  func(n int, records [][]byte) (status int, body string) // n from 0; status 0: the service answers
 	rewrite func(describe map[string]any)
@@ -73,25 +75,29 @@ type wire struct {
 func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	switch op := r.Header.Get("X-Amz-Target"); {
 	case strings.HasSuffix(op, ".PutRecordBatch"):
-		body, err := io.ReadAll(r.Body)
+		sent, err := io.ReadAll(r.Body)
 		if err != nil {
 			return nil, err
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.Body = io.NopCloser(bytes.NewReader(sent))
 		var in struct{ Records []struct{ Data []byte } }
-		if err := json.Unmarshal(body, &in); err != nil {
+		if err := json.Unmarshal(sent, &in); err != nil {
 			return nil, err
 		}
 		var records [][]byte
 		for _, rec := range in.Records {
 			records = append(records, rec.Data)
 		}
+		w.mu.Lock()
 		n := len(w.batches)
 		w.batches = append(w.batches, records)
+		status, body := 0, ""
 		if w.answer != nil {
-			if status, body := w.answer(n, records); status != 0 {
-				return response(r, status, body), nil
-			}
+			status, body = w.answer(n, records)
+		}
+		w.mu.Unlock()
+		if status != 0 {
+			return response(r, status, body), nil
 		}
 	case strings.HasSuffix(op, ".DescribeDeliveryStream") && w.rewrite != nil:
 		resp, err := w.next.Do(r)

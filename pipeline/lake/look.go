@@ -18,10 +18,6 @@ import (
 // Newest returns the objects below some prefixes that were created last, newest first, at most that
 // many. All are listed: S3 sorts by key.
 func (b *Bucket) Newest(ctx context.Context, prefixes []string, most int) ([]pipeline.Object, error) {
-	type dated struct {
-		pipeline.Object
-		at time.Time
-	}
 	var found []dated
 	for _, prefix := range prefixes {
 		pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.bucket, Prefix: aws.String(b.prefix + prefix)})
@@ -42,11 +38,23 @@ func (b *Bucket) Newest(ctx context.Context, prefixes []string, most int) ([]pip
 			}
 		}
 	}
+	return newest(found, most), nil
+}
+
+// dated is an object with the time it was created.
+type dated struct {
+	pipeline.Object
+	at time.Time
+}
+
+func newest(found []dated, most int) []pipeline.Object {
+	slices.SortStableFunc(found, func(x, y dated) int { return y.at.Compare(x.at) })
+	found = found[:min(most, len(found))]
 	objects := make([]pipeline.Object, len(found))
 	for i, d := range found {
 		objects[i] = d.Object
 	}
-	return objects, nil
+	return objects
 }
 
 // Folders returns the names that follow a prefix up to their first slash, in order: the partitions

@@ -68,6 +68,12 @@ func Metrics(reasons []string) []Metric {
 		{"streamer_landed_parts_total", Counter, "parts", "Parts landed; one landed again after a failure counts again.", nil},
 		{"streamer_landed_bytes_total", Counter, "bytes", "Bytes of the parts landed.", nil},
 		{"streamer_land_duration_seconds", Histogram, "seconds", "How long it took to land the parts of one window, failures included.", nil},
+		{"streamer_firehose_requests_total", Counter, "requests", "Requests that sent parts to the delivery stream.", nil},
+		{"streamer_firehose_records_total", Counter, "records", "Records in them, one of each part; those sent again count again.", nil},
+		{"streamer_firehose_bytes_total", Counter, "bytes", "Bytes in them.", nil},
+		{"streamer_firehose_refused_records_total", Counter, "records", "Records of them that the delivery stream throttled or failed; they were sent again.", nil},
+		{"streamer_firehose_waiting_bytes", Gauge, "bytes", "Bytes of the parts that are being landed and not yet accepted.", nil},
+		{"streamer_firehose_quota_use_ratio", Gauge, "", "Highest share of what the delivery stream takes in a second, by the region's quota, that one second of the last minute used.", []Label{{"quota", quotaNames}}},
 		{"streamer_stage_failures_total", Counter, "failures", "Failures of a stage after its own retries.", []Label{{"stage", stageNames}}},
 		{"streamer_restarts_total", Counter, "restarts", "How often the lane started again from its checkpoint after a failure.", nil},
 		{"streamer_uncommitted_age_seconds", Gauge, "seconds", "How long records that were read have waited for their window's commit; 0 if none waits.", nil},
@@ -81,6 +87,9 @@ func Metrics(reasons []string) []Metric {
 		{"streamer_lake_objects_total", Counter, "objects", "Lake objects made.", nil},
 		{"streamer_lake_rows_total", Counter, "rows", "Rows in the lake objects made.", nil},
 		{"streamer_damaged_total", Counter, "pieces", "Pieces of staging objects that are no Parquet file and were put aside.", nil},
+
+		{"streamer_windows_landed_again_total", Counter, "windows", "Windows landed again because parts of them did not come into the lake in time.", nil},
+		{"streamer_given_up_parts_total", Counter, "parts", "Parts given up a day after they were landed last; their gaps are open.", nil},
 
 		{"streamer_unsealed_windows", Gauge, "windows", "Windows begun or committed of which some part is not known to be in the lake.", nil},
 		{"streamer_unsealed_age_seconds", Gauge, "seconds", "How long the oldest of them has been landed; 0 if there is none.", nil},
@@ -107,6 +116,8 @@ type metrics struct {
 	outcome, quarantined   *prometheus.CounterVec
 	parts, partBytes       prometheus.Counter
 	landed                 prometheus.Observer
+	puts, putRecords       prometheus.Counter
+	putBytes, putRefused   prometheus.Counter
 	failures               *prometheus.CounterVec
 	restarts               prometheus.Counter
 	sweeps                 prometheus.Counter
@@ -115,6 +126,7 @@ type metrics struct {
 	sealed                 *prometheus.CounterVec
 	lakeObjects, lakeRows  prometheus.Counter
 	damaged                prometheus.Counter
+	again, givenUp         prometheus.Counter
 }
 
 // buckets of durations: from a call within one process to a staging of hours.
@@ -157,6 +169,10 @@ func newMetrics(reg *prometheus.Registry, reasons []string) *metrics {
 		parts:       counter("streamer_landed_parts_total"),
 		partBytes:   counter("streamer_landed_bytes_total"),
 		landed:      histogram("streamer_land_duration_seconds"),
+		puts:        counter("streamer_firehose_requests_total"),
+		putRecords:  counter("streamer_firehose_records_total"),
+		putBytes:    counter("streamer_firehose_bytes_total"),
+		putRefused:  counter("streamer_firehose_refused_records_total"),
 		failures:    vec("streamer_stage_failures_total"),
 		restarts:    counter("streamer_restarts_total"),
 		sweeps:      counter("streamer_sweeps_total"),
@@ -167,6 +183,8 @@ func newMetrics(reg *prometheus.Registry, reasons []string) *metrics {
 		lakeObjects: counter("streamer_lake_objects_total"),
 		lakeRows:    counter("streamer_lake_rows_total"),
 		damaged:     counter("streamer_damaged_total"),
+		again:       counter("streamer_windows_landed_again_total"),
+		givenUp:     counter("streamer_given_up_parts_total"),
 	}
 }
 

@@ -51,11 +51,12 @@ type Observer struct {
 	moved   map[Step]time.Time
 	failure string // last failure that made the lane start again
 
-	read    reading
-	flow    flow
-	sealing sweeping
-	state   stored
-	told    time.Time // when the watchdog last spoke; zero while all moves
+	read     reading
+	flow     flow
+	delivery delivering // of parts to the delivery stream
+	sealing  sweeping
+	state    stored
+	told     time.Time // when the watchdog last spoke; zero while all moves
 }
 
 // New returns an Observer whose metrics are in the registry.

@@ -64,6 +64,8 @@ func (s *sampler) values() map[string]map[string]float64 {
 	return map[string]map[string]float64{
 		"streamer_stream_shards":                       floats(ready.Shards),
 		"streamer_stuck_shards":                        one(float64(len(s.o.stuck()))),
+		"streamer_firehose_waiting_bytes":              one(float64(s.o.delivery.waiting)),
+		"streamer_firehose_quota_use_ratio":            s.o.delivery.use(now),
 		"streamer_uncommitted_age_seconds":             one(s.o.uncommitted(now).Seconds()),
 		"streamer_staging_kept_parts":                  kept,
 		"streamer_unsealed_windows":                    one(float64(integrity.Unsealed.Windows)),

@@ -113,6 +113,7 @@ func (s sink) Land(ctx context.Context, parts []pipeline.Part) error {
 	begun := s.o.o.Now()
 	err := s.next.Land(ctx, parts)
 	s.o.m.landed.Observe(s.o.o.Now().Sub(begun).Seconds())
+	s.o.landedAll()
 	if err != nil {
 		s.o.failed("land")
 		return err
@@ -300,4 +301,16 @@ func (o *Observer) Swept(s Sweep, err error) {
 	} else if !errors.Is(err, context.Canceled) {
 		o.failed("seal")
 	}
+}
+
+// An Audit is what was done about windows that did not come into the lake in time.
+type Audit struct {
+	Again   int // windows landed again
+	GivenUp int // parts given up
+}
+
+// Audited notes an audit.
+func (o *Observer) Audited(a Audit) {
+	o.m.again.Add(float64(a.Again))
+	o.m.givenUp.Add(float64(a.GivenUp))
 }

@@ -11,19 +11,19 @@ import (
 // TestGaps is what every gap ledger keeps, and how windows are given up.
 func TestGaps(t *testing.T, newStore func(testing.TB) Memory) {
 	for name, test := range map[string]func(*testing.T, Memory){
-		"begin opens the gaps of its shards":               beginOpens,
-		"a gap without records is found once":              foundOnce,
-		"an open gap grows, a closed one does not":         gapsBehindOnePosition,
-		"shards and gaps fit one transaction":              manyGaps,
-		"a lost window is a gap before it is committed":    lostWindow,
-		"a lost window that was landed leaves no gap":      lostAndLanded,
-		"a window is given up 25 hours after its landing":  givenUp,
-		"a landing again puts giving up off":               landedAgain,
-		"what was claimed is not given up":                 claimedStays,
-		"a given-up window is void for ever":               voidForEver,
-		"gaps go from open to repairing to closed":         gapStates,
-		"discarded records are a gap behind the position":  discarded,
-		"discarded records that were read close their gap": readAfterAll,
+		"begin opens the gaps of its shards":                      beginOpens,
+		"a gap without records is found once":                     foundOnce,
+		"an open gap grows, a closed one does not":                gapsBehindOnePosition,
+		"shards and gaps fit one transaction":                     manyGaps,
+		"a lost window is a gap before it is committed":           lostWindow,
+		"a lost window that was landed leaves no gap":             lostAndLanded,
+		"a window is given up 25 hours after its landing":         givenUp,
+		"a landing again puts giving up off":                      landedAgain,
+		"what was claimed is not given up":                        claimedStays,
+		"a given-up window is void for ever":                      voidForEver,
+		"gaps go from open to repairing to closed, by one repair": gapStates,
+		"discarded records are a gap behind the position":         discarded,
+		"discarded records that were read close their gap":        readAfterAll,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,7 +144,7 @@ func gapsBehindOnePosition(t *testing.T, m Memory) {
 	wantBounds(t, gs[0], `open trimmed: after "100" before "", "" to "", 30T12:00:00 to 30T14:00:00`)
 	wantBounds(t, gs[1], `open trimmed: after "100" before "", "" to "", 30T21:00:00 to 30T22:00:00`)
 	works(t, "close", m.MoveGap(t.Context(), gs[0], pipeline.GapClosed, "found in the table"))
-	works(t, "repair", m.MoveGap(t.Context(), gs[1], pipeline.GapRepairing, ""))
+	works(t, "repair", m.MoveGap(t.Context(), repairBy(gs[1], "r1"), pipeline.GapRepairing, ""))
 	s.miss(t, missing(noon.Add(10*time.Hour), noon.Add(11*time.Hour)), true)
 	gs = m.gaps(t, 3)
 	wantBounds(t, gs[0], `closed trimmed: after "100" before "", "" to "", 30T12:00:00 to 30T14:00:00`)
@@ -200,7 +200,7 @@ func lostWindow(t *testing.T, m Memory) {
 		}
 	}
 	// Its parts may be on their way: they cannot be repaired yet.
-	if err := m.MoveGap(t.Context(), m.gaps(t, 1)[0], pipeline.GapRepairing, ""); err == nil {
+	if err := m.MoveGap(t.Context(), repairBy(m.gaps(t, 1)[0], "r1"), pipeline.GapRepairing, ""); err == nil {
 		t.Error("the gap of a pending window is repaired")
 	}
 	s.Commit(t, w)
@@ -208,7 +208,7 @@ func lostWindow(t *testing.T, m Memory) {
 	m.gaps(t, 1)
 	m.fold(t)
 	m.state(t, pipeline.WindowCommitted, w)
-	if err := m.MoveGap(t.Context(), m.gaps(t, 1)[0], pipeline.GapRepairing, ""); err == nil {
+	if err := m.MoveGap(t.Context(), repairBy(m.gaps(t, 1)[0], "r1"), pipeline.GapRepairing, ""); err == nil {
 		t.Error("the gap of a window with unclaimed parts is repaired")
 	}
 	m.Later(25*time.Hour + time.Second)
@@ -217,7 +217,7 @@ func lostWindow(t *testing.T, m Memory) {
 	}
 	m.fold(t)
 	m.void(t, w)
-	works(t, "repair", m.MoveGap(t.Context(), m.gaps(t, 1)[0], pipeline.GapRepairing, ""))
+	works(t, "repair", m.MoveGap(t.Context(), repairBy(m.gaps(t, 1)[0], "r1"), pipeline.GapRepairing, ""))
 }
 
 func lostAndLanded(t *testing.T, m Memory) {
@@ -339,43 +339,67 @@ func voidForEver(t *testing.T, m Memory) {
 	wants(t, "claim in a window that was given up", err, pipeline.ErrWindowClosed)
 }
 
+// repairBy is g as a repair of that name takes it.
+func repairBy(g pipeline.Gap, name string) pipeline.Gap {
+	g.Repair = name
+	return g
+}
+
 func gapStates(t *testing.T, m Memory) {
 	s := Begun(t, m)
 	s.miss(t, missing(noon, noon.Add(time.Hour)), true)
 	ctx := t.Context()
 	open := m.gaps(t, 1)[0]
-	if err := m.MoveGap(ctx, open, pipeline.GapClosed, ""); err == nil {
-		t.Error("a gap is closed without evidence")
+	refused := func(what string, g pipeline.Gap, to pipeline.GapState, evidence string) {
+		t.Helper()
+		before := m.gaps(t, 1)[0]
+		if err := m.MoveGap(ctx, g, to, evidence); err == nil {
+			t.Errorf("%s", what)
+		}
+		if after := m.gaps(t, 1)[0]; after != before {
+			t.Errorf("%s: it was %+v and is %+v", what, before, after)
+		}
 	}
-	if err := m.MoveGap(ctx, open, pipeline.GapOpen, ""); err == nil {
-		t.Error("an open gap is opened")
-	}
-	wrong := open
+	refused("a gap is closed without evidence", open, pipeline.GapClosed, "")
+	refused("an open gap is opened", open, pipeline.GapOpen, "")
+	refused("a repair without a name takes a gap", open, pipeline.GapRepairing, "")
+	first, second := repairBy(open, "first"), repairBy(open, "second")
+	wrong := first
 	wrong.To = wrong.To.Add(time.Minute)
-	if err := m.MoveGap(ctx, wrong, pipeline.GapRepairing, ""); err == nil {
-		t.Error("a gap with other bounds is repaired")
-	}
-	wrong = open
+	refused("a gap with other bounds is repaired", wrong, pipeline.GapRepairing, "")
+	wrong = first
 	wrong.ID += "9"
-	if err := m.MoveGap(ctx, wrong, pipeline.GapRepairing, ""); err == nil {
-		t.Error("a gap that is not there is repaired")
-	}
-	works(t, "repair", m.MoveGap(ctx, open, pipeline.GapRepairing, ""))
-	works(t, "repair again after a lost answer", m.MoveGap(ctx, open, pipeline.GapRepairing, ""))
+	refused("a gap that is not there is repaired", wrong, pipeline.GapRepairing, "")
+	works(t, "repair", m.MoveGap(ctx, first, pipeline.GapRepairing, ""))
+	works(t, "repair again after a lost answer", m.MoveGap(ctx, first, pipeline.GapRepairing, ""))
+	refused("two repairs have one gap", second, pipeline.GapRepairing, "")
+	refused("a gap that is repaired is closed as one that is open", open, pipeline.GapClosed, "found")
 	repairing := m.gaps(t, 1)[0]
-	works(t, "break off", m.MoveGap(ctx, repairing, pipeline.GapOpen, ""))
-	if err := m.MoveGap(ctx, repairing, pipeline.GapClosed, "found"); err == nil {
-		t.Error("a gap that is open is closed as one that is repaired")
+	if repairing != at(first, pipeline.GapRepairing) {
+		t.Errorf("the first has %+v", repairing)
 	}
-	works(t, "repair", m.MoveGap(ctx, open, pipeline.GapRepairing, ""))
+	refused("a repair ends another's", repairBy(repairing, "second"), pipeline.GapClosed, "found")
+	works(t, "break off", m.MoveGap(ctx, repairing, pipeline.GapOpen, ""))
+	works(t, "break off again after a lost answer", m.MoveGap(ctx, repairing, pipeline.GapOpen, ""))
+	refused("a gap that is open is closed as one that is repaired", repairing, pipeline.GapClosed, "found")
+	works(t, "the second repairs", m.MoveGap(ctx, second, pipeline.GapRepairing, ""))
+	refused("one that was broken off ends the repair of another", repairing, pipeline.GapClosed, "found")
+	refused("one that was broken off opens the gap under another", repairing, pipeline.GapOpen, "")
+	repairing = m.gaps(t, 1)[0]
 	works(t, "close", m.MoveGap(ctx, repairing, pipeline.GapClosed, "3 rows from the table"))
+	works(t, "close again after a lost answer", m.MoveGap(ctx, repairing, pipeline.GapClosed, "3 rows from the table"))
+	refused("it is closed with other evidence", repairing, pipeline.GapClosed, "4 rows from the table")
 	closed := m.gaps(t, 1)[0]
-	if closed.State != pipeline.GapClosed || closed.Evidence != "3 rows from the table" {
+	if closed.State != pipeline.GapClosed || closed.Evidence != "3 rows from the table" || closed.Repair != "second" {
 		t.Errorf("gap %+v", closed)
 	}
-	if err := m.MoveGap(ctx, closed, pipeline.GapOpen, ""); err == nil {
-		t.Error("a closed gap is opened again")
-	}
+	refused("a closed gap is opened again", closed, pipeline.GapOpen, "")
+	refused("a closed gap is repaired", closed, pipeline.GapRepairing, "")
+}
+
+func at(g pipeline.Gap, state pipeline.GapState) pipeline.Gap {
+	g.State = state
+	return g
 }
 
 func (m Memory) discard(t testing.TB, first, last pipeline.SequenceNumber, want bool) pipeline.Gap {
@@ -406,7 +430,7 @@ func discarded(t *testing.T, m Memory) {
 	m.discard(t, "171", "180", true)
 	g := m.gaps(t, 1)[0]
 	wantBounds(t, g, `open discarded: after "100" before "", "90" to "180", 30T12:00:00 to 30T12:01:00`)
-	works(t, "repair", m.MoveGap(t.Context(), g, pipeline.GapRepairing, ""))
+	works(t, "repair", m.MoveGap(t.Context(), repairBy(g, "r1"), pipeline.GapRepairing, ""))
 	m.discard(t, "150", "170", true)
 	m.gaps(t, 1)
 	m.discard(t, "181", "190", true)

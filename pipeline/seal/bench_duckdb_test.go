@@ -3,11 +3,11 @@
 package seal
 
 import (
-	"bytes"
 	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -15,52 +15,78 @@ import (
 	_ "github.com/duckdb/duckdb-go/v2"
 )
 
-// BenchmarkSealBesideDuckDB is seal and, in the same run, what sorts and writes the same parts in
-// DuckDB with one thread. Run it with -cpu 1. Rows for each second of processor time are what to
-// compare: a machine that does something else does not change them much.
-func BenchmarkSealBesideDuckDB(b *testing.B) {
+// BenchmarkSealBeside takes turns: seal, then DuckDB sorting and writing the same parts with one
+// thread, then parquet-go merging them. Run it with -cpu 1 and some turns: -benchtime 7x. Rows for
+// each second of processor time are what to compare, since a machine that does something else
+// does not change them much; all figures are medians.
+func BenchmarkSealBeside(b *testing.B) {
 	p := newPlant(b)
-	dir := b.TempDir()
-	var parts [][]byte
-	rows := p.fleetParts(16, func(body []byte) {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%04d.parquet", len(parts))), body, 0o666); err != nil {
-			b.Fatal(err)
-		}
-		parts = append(parts, bytes.Clone(body))
-	})
-	joined := bytes.Join(parts, nil)
-	b.Run("seal", func(b *testing.B) {
-		size, began := int64(0), processor(b)
-		for b.Loop() {
-			size = sealInMemory(b, p, joined)
-		}
-		b.ReportMetric(float64(size), "bytes")
-		b.ReportMetric(float64(rows)*float64(b.N)/(processor(b)-began).Seconds(), "rows/cpu-s")
-	})
-	b.Run("DuckDB COPY", func(b *testing.B) {
-		db, err := sql.Open("duckdb", "")
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer db.Close()
-		if _, err := db.ExecContext(b.Context(), "SET threads = 1"); err != nil {
-			b.Fatal(err)
-		}
-		out := filepath.Join(b.TempDir(), "out.parquet")
-		copied := fmt.Sprintf("COPY (SELECT * FROM read_parquet('%s/*.parquet') ORDER BY device_id, taken_at) TO '%s' (FORMAT parquet, COMPRESSION zstd)", dir, out)
+	for name, stage := range map[string]func() staged{
+		"fleet":   func() staged { return p.stagedFleet(16) },
+		"devices": func() staged { return p.stagedDevices(16) },
+		"rooms": func() staged {
+			path := os.Getenv("STREAMER_TEST_READINGS")
+			if path == "" {
+				return staged{}
+			}
+			return p.stagedRooms(path)
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := stage()
+			if s.rows == 0 {
+				b.Log("no real readings: set STREAMER_TEST_READINGS")
+				return
+			}
+			beside(b, p, s)
+		})
+	}
+}
+
+func beside(b *testing.B, p *plant, s staged) {
+	db, err := sql.Open("duckdb", "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(b.Context(), "SET threads = 1"); err != nil {
+		b.Fatal(err)
+	}
+	out := filepath.Join(b.TempDir(), "out.parquet")
+	statement := fmt.Sprintf("COPY (SELECT * FROM read_parquet('%s') ORDER BY %s) TO '%s' (FORMAT parquet, COMPRESSION zstd)", s.write(b), s.order, out)
+	joined, size := s.joined(), int64(0)
+	var sealed, copied, merged []float64
+	rate := func(do func()) float64 {
 		began := processor(b)
-		for b.Loop() {
-			if _, err := db.ExecContext(b.Context(), copied); err != nil {
+		do()
+		return float64(s.rows) / (processor(b) - began).Seconds()
+	}
+	for b.Loop() {
+		sealed = append(sealed, rate(func() { size = sealInMemory(b, p, joined) }))
+		copied = append(copied, rate(func() {
+			if _, err := db.ExecContext(b.Context(), statement); err != nil {
 				b.Fatal(err)
 			}
-		}
-		st, err := os.Stat(out)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(st.Size()), "bytes")
-		b.ReportMetric(float64(rows)*float64(b.N)/(processor(b)-began).Seconds(), "rows/cpu-s")
-	})
+		}))
+		merged = append(merged, rate(func() { mergeRowGroups(b, s) }))
+	}
+	st, err := os.Stat(out)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(len(s.parts)), "parts")
+	b.ReportMetric(float64(s.rows), "rows")
+	b.ReportMetric(median(sealed), "seal-rows/cpu-s")
+	b.ReportMetric(median(copied), "duckdb-rows/cpu-s")
+	b.ReportMetric(median(merged), "mergerowgroups-rows/cpu-s")
+	b.ReportMetric(median(sealed)/median(copied), "x-duckdb")
+	b.ReportMetric(median(sealed)/median(merged), "x-mergerowgroups")
+	b.ReportMetric(float64(size)/float64(st.Size()), "bytes/duckdb-byte")
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
 }
 
 // processor is how much processor time this process has used.

@@ -3,21 +3,22 @@ package seal
 import (
 	"bytes"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
+
+	"telemetrylake/pipeline/lake"
 )
 
-// BenchmarkSeal is all that seal does with a staging object of 16 MiB, beside what other libraries
-// take for merging alone. Compare them in one run with -cpu 1.
+// BenchmarkSeal is all that seal does with a staging object of 16 MiB, and a part of it.
 func BenchmarkSeal(b *testing.B) {
 	p := newPlant(b)
-	var parts [][]byte
-	rows := p.fleetParts(16, func(body []byte) { parts = append(parts, bytes.Clone(body)) })
-	joined := bytes.Join(parts, nil)
+	s := p.stagedFleet(16)
+	joined := s.joined()
 	rate := func(b *testing.B) {
 		b.SetBytes(int64(len(joined)))
-		b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+		b.ReportMetric(float64(s.rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 	}
 	b.Run("split, count, merge, encode, verify", func(b *testing.B) {
 		size := int64(0)
@@ -30,15 +31,9 @@ func BenchmarkSeal(b *testing.B) {
 	b.Run("split and count", func(b *testing.B) {
 		for b.Loop() {
 			w := &work{Sealer: p.sealer(), src: &source{r: bytes.NewReader(joined), size: int64(len(joined))}}
-			if err := w.find(b.Context()); err != nil || len(w.parts) != len(parts) {
+			if err := w.find(b.Context()); err != nil || len(w.parts) != len(s.parts) {
 				b.Fatal(err)
 			}
-		}
-		rate(b)
-	})
-	b.Run("parquet-go MergeRowGroups", func(b *testing.B) {
-		for b.Loop() {
-			mergeRowGroups(b, parts)
 		}
 		rate(b)
 	})
@@ -46,7 +41,8 @@ func BenchmarkSeal(b *testing.B) {
 
 // sealInMemory does everything but ask the ledger and store the object; it returns the object's size.
 func sealInMemory(b *testing.B, p *plant, joined []byte) int64 {
-	w := &work{Sealer: p.sealer(), src: &source{r: bytes.NewReader(joined), size: int64(len(joined))}}
+	spooled := p.sealer(func(s *Stages) { s.Spool = func() (Spool, error) { return lake.NewSpool(), nil } })
+	w := &work{Sealer: spooled, src: &source{r: bytes.NewReader(joined), size: int64(len(joined))}}
 	if err := w.find(b.Context()); err != nil {
 		b.Fatal(err)
 	}
@@ -62,16 +58,21 @@ func sealInMemory(b *testing.B, p *plant, joined []byte) int64 {
 	return out.n
 }
 
-func mergeRowGroups(b *testing.B, parts [][]byte) {
+// mergeRowGroups is what parquet-go takes for merging and writing alone.
+func mergeRowGroups(b *testing.B, s staged) {
 	var groups []parquet.RowGroup
 	var schema *parquet.Schema
-	for _, body := range parts {
+	for _, body := range s.parts {
 		f := fileOf(b, body)
 		schema = f.Schema()
 		groups = append(groups, f.RowGroups()...)
 	}
+	var columns []parquet.SortingColumn
+	for name := range strings.SplitSeq(s.order, ", ") {
+		columns = append(columns, parquet.Ascending(name))
+	}
 	merged, err := parquet.MergeRowGroups(groups, parquet.SortingRowGroupConfig(
-		parquet.SortingColumns(parquet.Ascending("device_id"), parquet.Ascending("taken_at"))))
+		parquet.SortingColumns(columns...)))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -116,7 +116,7 @@ func open(s *source, sp span) (p *part, err error) {
 	p = &part{span: sp, body: body, rows: f.NumRows(), schema: fingerprint(f), meta: meta}
 	// A part is counted before it is claimed: a copy that cannot be read must not have the claim
 	// while another could.
-	p.tally, err = count(f, within)
+	p.tally, err = count(f, within, &s.scratch)
 	if errors.As(err, &p.lies) {
 		return p, nil // its window's manifest has the first word on it
 	}

@@ -34,6 +34,19 @@ func ReadObjectMeta(end []byte) (*pipeline.ObjectMeta, error) {
 	return pipeline.DecodeObjectMeta(text)
 }
 
+// ReadObject is ReadObjectMeta with the number of rows that the file itself says it has.
+func ReadObject(end []byte) (*pipeline.ObjectMeta, int64, error) {
+	m, err := ReadObjectMeta(end)
+	if err != nil || m == nil {
+		return nil, 0, err
+	}
+	md, err := footerOf(end)
+	if err != nil {
+		return nil, 0, err
+	}
+	return m, md.NumRows, nil
+}
+
 // ReadPartMetas reads what the parts of a staging object say of themselves, and counts what is no
 // part of ours, or is one of a newer version. Probes are left out. No value is read.
 func ReadPartMetas(body []byte) (parts []*pipeline.PartMeta, others int) {
@@ -60,16 +73,9 @@ func ReadPartMetas(body []byte) (parts []*pipeline.PartMeta, others int) {
 
 // footerText looks a key up in the metadata of the file that ends with end.
 func footerText(end []byte, key string) (string, bool, error) {
-	n, err := FooterSize(end)
+	md, err := footerOf(end)
 	if err != nil {
 		return "", false, err
-	}
-	if n > int64(len(end)) {
-		return "", false, ErrShort
-	}
-	var md format.FileMetaData
-	if err := thrift.Unmarshal(new(thrift.CompactProtocol), end[int64(len(end))-n:len(end)-8], &md); err != nil {
-		return "", false, fmt.Errorf("read footer: %w", err)
 	}
 	for _, kv := range md.KeyValueMetadata {
 		if kv.Key == key {
@@ -77,4 +83,20 @@ func footerText(end []byte, key string) (string, bool, error) {
 		}
 	}
 	return "", false, nil
+}
+
+// footerOf reads the footer of the file that ends with end.
+func footerOf(end []byte) (*format.FileMetaData, error) {
+	n, err := FooterSize(end)
+	if err != nil {
+		return nil, err
+	}
+	if n > int64(len(end)) {
+		return nil, ErrShort
+	}
+	var md format.FileMetaData
+	if err := thrift.Unmarshal(new(thrift.CompactProtocol), end[int64(len(end))-n:len(end)-8], &md); err != nil {
+		return nil, fmt.Errorf("read footer: %w", err)
+	}
+	return &md, nil
 }

@@ -62,13 +62,16 @@ type Spool interface {
 type Stages struct {
 	Staging Store
 	Lake    Store // keys begin with table/partition/
-	Damaged Store // bytes of staging objects that are no Parquet file; outside every table
-	Ledger  pipeline.Ledger
-	Folder  Folder
-	Merger  Merger
-	Claims  Claims                // nil: TakeOver fails
-	Spool   func() (Spool, error) // nil: in memory, however much it is
-	Log     *slog.Logger          // nil: none
+	// LakeName is how manifests name the lake whose parts are objects at once; "": no such window is
+	// looked after.
+	LakeName string
+	Damaged  Store // bytes of staging objects that are no Parquet file; outside every table
+	Ledger   pipeline.Ledger
+	Folder   Folder
+	Merger   Merger
+	Claims   Claims                // nil: TakeOver fails
+	Spool    func() (Spool, error) // nil: in memory, however much it is
+	Log      *slog.Logger          // nil: none
 }
 
 // SoftMemory is the soft memory limit, in bytes, of a process that only seals: what is live in it is

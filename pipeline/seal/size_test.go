@@ -20,6 +20,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -40,8 +41,9 @@ var stagingMiB = flag.Int("staging", 16, "size of the staging object that a proc
 const maxRSS = 512 << 20
 
 // fleet is a decoder that knows its rows already: a day of many devices, in each window a few
-// milliseconds later.
+// milliseconds later and with other values, so that no part can be merged without its neighbours.
 type fleet struct {
+	rng    *rand.Rand
 	schema *arrow.Schema
 	rows   arrow.RecordBatch
 	order  []string
@@ -78,7 +80,7 @@ func newFleet(t testing.TB) *fleet {
 		t.Fatalf("%d groups, %v", len(rows.Groups), err)
 	}
 	g := rows.Groups[0]
-	return &fleet{schema: g.Rows.Schema(), rows: g.Rows, order: g.Order}
+	return &fleet{rng: rng, schema: g.Rows.Schema(), rows: g.Rows, order: g.Order}
 }
 
 func (f *fleet) Decode(_ *schemas.Contract, b []pipeline.Batch) (*pipeline.Rows, error) {
@@ -90,6 +92,8 @@ func (f *fleet) Decode(_ *schemas.Contract, b []pipeline.Batch) (*pipeline.Rows,
 		times.Append(v + arrow.Timestamp(f.n))
 	}
 	cols[i] = times.NewArray()
+	f.measure(cols, "celsius", 2000, 500)
+	f.measure(cols, "humidity", 50_000, 3000)
 	for _, c := range cols {
 		c.Retain()
 	}
@@ -99,6 +103,16 @@ func (f *fleet) Decode(_ *schemas.Contract, b []pipeline.Batch) (*pipeline.Rows,
 		}},
 		Counts: map[pipeline.ShardID]pipeline.Counts{b[0].Shard: {Rows: int(f.rows.NumRows())}},
 	}, nil
+}
+
+// measure replaces the values of a column.
+func (f *fleet) measure(cols []arrow.Array, name string, mean, spread float64) {
+	i := f.schema.FieldIndices(name)[0]
+	values := array.NewDecimal128Builder(memory.DefaultAllocator, cols[i].DataType().(*arrow.Decimal128Type))
+	for range cols[i].Len() {
+		values.Append(decimal128.FromI64(int64(mean + spread*f.rng.NormFloat64())))
+	}
+	cols[i] = values.NewArray()
 }
 
 // fleetParts gives parts of about 900 KB to take until it has taken some megabytes, and returns how many rows

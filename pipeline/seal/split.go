@@ -21,8 +21,9 @@ const maxFooter = 16 << 20
 // A source is an object that is read in places. It remembers that the object could not be read:
 // nobody must take that for damage.
 type source struct {
-	r    io.ReaderAt
-	size int64
+	r       io.ReaderAt
+	size    int64
+	scratch scratch // of what is counted in it, one file after the other
 
 	mu  sync.Mutex
 	err error

@@ -78,11 +78,19 @@ func TestSplitFindsEveryWholePartBetweenAnything(t *testing.T) {
 			}
 		}
 		for _, s := range spans {
-			if s.damage == nil && !slices.ContainsFunc(want, func(w span) bool { return s.off == w.off && s.end == w.end }) {
+			// A part without its beginning may follow as many bytes that begin with magic as it lacks: only
+			// its values show that it is none.
+			if s.damage == nil && !slices.ContainsFunc(parts, func(part []byte) bool { return looksLike(b[s.off:s.end], part) }) {
 				t.Fatalf("[%d,%d) is taken for a file and none was put there", s.off, s.end)
 			}
 		}
 	}
+}
+
+// looksLike reports whether b has the magic, the length and the footer of a part.
+func looksLike(b, part []byte) bool {
+	n, err := FooterSize(part)
+	return err == nil && len(b) == len(part) && bytes.HasPrefix(b, magic) && bytes.HasSuffix(b, part[int64(len(part))-n:])
 }
 
 func TestSplitOfNothingIsNothing(t *testing.T) {

@@ -143,7 +143,7 @@ func (s *Sealer) takeOver(ctx context.Context, id pipeline.WindowID) (Takeover, 
 		return t, errors.New("this seal cannot list claims")
 	}
 	_, m, err := s.Ledger.Window(ctx, id)
-	if err != nil || m == nil {
+	if err != nil || m == nil || m.Lake != "" && m.Lake != s.LakeName {
 		return t, err
 	}
 	claims, err := s.Claims.Claims(ctx, id)
@@ -193,10 +193,11 @@ func (s *Sealer) occupy(ctx context.Context, c pipeline.Claim, m *pipeline.Manif
 	if i < 0 {
 		return nil, fmt.Errorf("part %s: contract %s has no table %s", c.Part, m.Contract, spec.Table)
 	}
-	text, err := (&pipeline.ObjectMeta{
-		Format: pipeline.FormatVersion, Table: spec.Table, Partition: spec.Partition,
-		Staging: c.Copy.Key, ETag: c.Copy.ETag, Round: c.Round,
-	}).Encode()
+	meta := pipeline.ObjectMeta{Format: pipeline.FormatVersion, Table: spec.Table, Partition: spec.Partition}
+	if m.Lake == "" {
+		meta.Staging, meta.ETag, meta.Round = c.Copy.Key, c.Copy.ETag, c.Round
+	}
+	text, err := meta.Encode()
 	if err != nil {
 		return nil, err
 	}

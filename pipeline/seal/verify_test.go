@@ -248,7 +248,7 @@ func TestVerifyTimesKnowsHours(t *testing.T) {
 	check := func(partition, column string) error {
 		within, err := newTimes(f, &pipeline.PartMeta{Partition: partition, Order: []string{column}})
 		if err == nil {
-			_, err = count(f, within)
+			_, err = count(f, within, new(scratch))
 		}
 		return err
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -134,36 +135,94 @@ func BenchmarkIdleShards(b *testing.B) {
 	b.ReportMetric(used.Seconds()/float64(b.N)/60*100, "%cpu")
 }
 
-// BenchmarkCatchUp reads a backlog over 64 shards: 256,000 records, or BACKLOG. The heap must not
-// grow with it.
+// resident is how much memory this process holds, in bytes: VmRSS of proc(5). False where there is no
+// such file.
+func resident() (int, bool) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
+			kb, err := strconv.Atoi(f[1])
+			return kb << 10, err == nil
+		}
+	}
+	return 0, false
+}
+
+// A memoryRecord is the most memory held in each quarter of a piece of work.
+type memoryRecord struct{ heap, resident [4]int }
+
+func (m *memoryRecord) note(done, of int) {
+	var now runtime.MemStats
+	runtime.ReadMemStats(&now)
+	q := min(len(m.heap)-1, len(m.heap)*done/max(1, of))
+	m.heap[q] = max(m.heap[q], int(now.HeapInuse))
+	if n, ok := resident(); ok {
+		m.resident[q] = max(m.resident[q], n)
+	}
+}
+
+// rose reports whether the last quarter held more than the second: by a half, and more than
+// the garbage collector's own ups and downs. In the first all is still growing to its size.
+func (m *memoryRecord) rose() bool {
+	const slack = 16 << 20
+	more := func(q [4]int) bool { return q[3] > q[1]+max(q[1]/2, slack) }
+	return more(m.heap) || more(m.resident)
+}
+
+// catchUp reads all that a feed has.
+func (f *feed) catchUp(ctx context.Context, o Options) (m memoryRecord, err error) {
+	r := f.reader(o)
+	for read, total := 0, f.records*f.shards; read < total; {
+		info, err := r.Poll(ctx, func(pipeline.Batch) error { return nil })
+		if err != nil {
+			return m, err
+		}
+		read += info.Records
+		m.note(read, total)
+	}
+	return m, nil
+}
+
+func TestMemoryDoesNotGrowWithTheBacklog(t *testing.T) {
+	f := &feed{shards: 16, records: 8000, perPage: 500}
+	m, err := f.catchUp(t.Context(), Options{Budget: 1e6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.rose() {
+		t.Errorf("by quarters of the backlog: heap %v, resident %v bytes", m.heap, m.resident)
+	}
+}
+
+// BenchmarkCatchUp reads a backlog of a million records over 64 shards, or of BACKLOG records. What
+// the process holds must not grow with it.
 func BenchmarkCatchUp(b *testing.B) {
 	const shards = 64
-	total := shards * 4000
+	total := 1_000_000
 	if n, err := strconv.Atoi(os.Getenv("BACKLOG")); err == nil {
 		total = n
 	}
 	f := &feed{shards: shards, records: (total + shards - 1) / shards, perPage: 1000}
-	var early, late uint64
+	var all memoryRecord
 	before := processorTime(b)
 	for b.Loop() {
-		r := f.reader(Options{Budget: 1e6})
-		read := 0
-		for read < f.records*shards {
-			info, err := r.Poll(b.Context(), func(pipeline.Batch) error { return nil })
-			if err != nil {
-				b.Fatal(err)
-			}
-			read += info.Records
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			if 2*read <= f.records*shards {
-				early = max(early, m.HeapInuse)
-			} else {
-				late = max(late, m.HeapInuse)
-			}
+		m, err := f.catchUp(b.Context(), Options{Budget: 1e6})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if m.rose() {
+			b.Errorf("by quarters of the backlog: heap %v, resident %v bytes", m.heap, m.resident)
+		}
+		for q := range all.heap {
+			all.heap[q], all.resident[q] = max(all.heap[q], m.heap[q]), max(all.resident[q], m.resident[q])
 		}
 	}
 	b.ReportMetric(float64(f.records*shards)*float64(b.N)/(processorTime(b)-before).Seconds(), "records/cpu-s")
-	b.ReportMetric(float64(early)/(1<<20), "MB-heap-first-half")
-	b.ReportMetric(float64(late)/(1<<20), "MB-heap-second-half")
+	for q := range all.heap {
+		b.ReportMetric(float64(all.heap[q])/(1<<20), fmt.Sprintf("MB-heap-q%d", q+1))
+		b.ReportMetric(float64(all.resident[q])/(1<<20), fmt.Sprintf("MB-rss-q%d", q+1))
+	}
 }

@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -43,10 +44,16 @@ func (r *Reader) counted(n *atomic.Int64, m middleware.Metadata, err error) {
 	r.calls.retries.Add(int64(attempts - 1))
 }
 
-// call runs one operation within callTimeout.
-func call[In, Out any](ctx context.Context, in *In, op func(context.Context, *In, ...func(*dynamodbstreams.Options)) (*Out, error)) (*Out, error) {
+// call runs one operation within callTimeout. The SDK panics on some answers that are no JSON: they
+// are answers that were not understood, as all others that are not.
+func call[In, Out any](ctx context.Context, in *In, op func(context.Context, *In, ...func(*dynamodbstreams.Options)) (*Out, error)) (out *Out, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = nil, fmt.Errorf("read the service's answer: %v", p)
+		}
+	}()
 	return op(ctx, in)
 }
 

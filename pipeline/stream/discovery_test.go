@@ -361,3 +361,38 @@ func TestHorizonIsTheDefaultAndLatestHasNoMeaningLater(t *testing.T) {
 	rounds(t, s.clockedReader(c, now, Options{Start: Latest}), c, &l, 4, now, 0)
 	wantValues(t, l, 1, 2)
 }
+
+func TestOnlyTheFirstListingOfTheFirstProcessIsTheFirstMeeting(t *testing.T) {
+	later := func(c *checkpoint) map[pipeline.ShardID]bool {
+		m := map[pipeline.ShardID]bool{}
+		for _, s := range c.owned {
+			m[s.ID] = s.Later
+		}
+		return m
+	}
+	for name, children := range map[string]bool{"by its parent's end": true, "by a listing": false} {
+		t.Run(name, func(t *testing.T) {
+			a := &stubShard{id: "a", pages: [][]int{{1}}, open: true}
+			s, now := clockedStub(a, &stubShard{id: "b", pages: [][]int{{2}}, open: true})
+			c, l := newCheckpoint(), log{}
+			r := s.clockedReader(c, now, Options{})
+			rounds(t, r, c, &l, 2, now, time.Second)
+			a.open = !children
+			s.shards = append(s.shards, &stubShard{id: "c", parent: map[bool]string{true: "a"}[children], pages: [][]int{{3}}, open: true})
+			rounds(t, r, c, &l, 5, now, map[bool]time.Duration{true: time.Second, false: time.Minute}[children])
+			if got := later(c); len(got) != 3 || got["a"] || got["b"] || !got["c"] {
+				t.Errorf("met later: %v, want only c", got)
+			}
+		})
+	}
+	t.Run("a process that comes after the first", func(t *testing.T) {
+		s, now := clockedStub(&stubShard{id: "a", pages: [][]int{{1}}, open: true})
+		c, l := newCheckpoint(), log{}
+		rounds(t, s.clockedReader(c, now, Options{}), c, &l, 1, now, time.Second)
+		s.shards = append(s.shards, &stubShard{id: "b", pages: [][]int{{2}}, open: true})
+		rounds(t, s.clockedReader(c, now, Options{}), c, &l, 1, now, time.Second)
+		if got := later(c); got["a"] || !got["b"] {
+			t.Errorf("met later: %v, want only b", got)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -234,31 +235,135 @@ func TestReplayReadsOnThroughEmptyPagesAndThrottling(t *testing.T) {
 	wantValues(t, l, 1, 2)
 }
 
-func TestReplayNoticesRecordsThatAreNotThere(t *testing.T) {
+func TestReplayDoesNotTakeOddPagesForRecordsThatAgedOut(t *testing.T) {
 	for name, test := range map[string]struct {
 		pages       [][]int
 		open        bool
 		first, last int
+		passes      bool // it may be there later
 	}{
-		"first":            {[][]int{{1, 3, 4}}, true, 2, 4},
-		"last, jumped":     {[][]int{{1, 2}, {4}}, true, 1, 3},
-		"last, in a page":  {[][]int{{1, 2, 4}}, true, 1, 3},
-		"last, at the end": {[][]int{{1, 2}}, false, 1, 3},
-		"last, at the tip": {[][]int{{1, 2}}, true, 1, 3},
+		"first":            {[][]int{{1, 3, 4}}, true, 2, 4, false},
+		"last, jumped":     {[][]int{{1, 2}, {4}}, true, 1, 3, false},
+		"last, in a page":  {[][]int{{1, 2, 4}}, true, 1, 3, false},
+		"last, at the end": {[][]int{{1, 2}}, false, 1, 3, false},
+		"last, at the tip": {[][]int{{1, 2}}, true, 1, 3, true},
+		"all":              {[][]int{{}}, true, 1, 3, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &stub{shards: []*stubShard{{id: "a", pages: test.pages, open: test.open}}}
 				r := s.reader(newCheckpoint(), Options{})
+				emitted := map[pipeline.SequenceNumber]bool{}
 				err := r.Replay(t.Context(), []pipeline.Range{{Shard: "a", First: seq(test.first), Last: seq(test.last)}}, func(b pipeline.Batch) error {
 					for _, rec := range b.Records {
-						if rec.Seq.Compare(seq(test.last)) > 0 {
-							t.Errorf("record %s behind the range was emitted", rec.Seq)
+						if rec.Seq.Compare(seq(test.last)) > 0 || emitted[rec.Seq] {
+							t.Errorf("record %s behind the range was emitted, or twice", rec.Seq)
 						}
+						emitted[rec.Seq] = true
 					}
 					return nil
 				})
-				wantTrimmed(t, err, "shard a", string(seq(test.first)), string(seq(test.last)))
+				if err == nil || errors.Is(err, pipeline.ErrTrimmed) {
+					t.Fatalf("error %v: nothing proves that records aged out", err)
+				}
+				if _, person := errors.AsType[*pipeline.PersonError](err); person == test.passes {
+					t.Errorf("error %v, a person is needed: %t", err, person)
+				}
+				for _, word := range []string{"shard a", string(seq(test.first)), string(seq(test.last))} {
+					if !strings.Contains(err.Error(), word) {
+						t.Errorf("error %q does not name %s", err, word)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestReplayReadsAnOddPageAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &stubShard{id: "a", pages: [][]int{{1, 2}, {3}}, open: true}
+		s := &stub{shards: []*stubShard{a}, noNext: 1} // as of a server that was started anew
+		var l log
+		if err := s.reader(newCheckpoint(), Options{}).Replay(t.Context(), []pipeline.Range{{Shard: "a", First: seq(1), Last: seq(3)}}, l.emit); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, l, 1, 2, 3)
+	})
+}
+
+func TestReplayFindsOutThatRecordsAgedOutBetweenTwoCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &stubShard{id: "a", pages: [][]int{{1, 2}, {3}}, open: true}
+		s := &stub{shards: []*stubShard{a}}
+		s.fail = func(op, _ string) string {
+			if op == "GetRecords" {
+				a.trimmed = 2 // behind the iterator: the page begins with 3
+			}
+			return ""
+		}
+		err := s.reader(newCheckpoint(), Options{}).Replay(t.Context(), []pipeline.Range{{Shard: "a", First: seq(1), Last: seq(3)}}, func(pipeline.Batch) error { return nil })
+		wantTrimmed(t, err, "shard a", string(seq(1)), string(seq(3)))
+	})
+}
+
+func TestReplayDoesNotBelieveOneAnswerThatAShardIsGone(t *testing.T) {
+	for name, test := range map[string]struct {
+		answers int // that say so; -1: all
+		gone    bool
+		trimmed bool
+	}{
+		"once":                        {1, false, false},
+		"twice, and the listing not":  {2, false, false},
+		"always, and the listing too": {-1, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1, 2}}, open: true, gone: test.gone}, {id: "b", open: true}}}
+				said := 0
+				s.fail = func(op, shard string) string {
+					if op == "GetShardIterator" && shard == "a" && (said < test.answers || test.answers < 0) {
+						said++
+						return "ResourceNotFoundException"
+					}
+					return ""
+				}
+				var l log
+				err := s.reader(newCheckpoint(), Options{}).Replay(t.Context(), []pipeline.Range{{Shard: "a", First: seq(1), Last: seq(2)}}, l.emit)
+				if test.trimmed {
+					wantTrimmed(t, err, "shard a")
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantValues(t, l, 1, 2)
+			})
+		})
+	}
+}
+
+func TestReplayOfAStreamThatIsGoneAsksForTheTablesOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		streams []string
+		trimmed bool
+	}{
+		"none: an endpoint of another region, say": {nil, false},
+		"this one is among them":                   {[]string{stubARN + "1", stubARN}, false},
+		"another":                                  {[]string{stubARN + "1"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1}}, open: true}}, streams: test.streams}
+				s.fail = func(op, _ string) string {
+					if op == "ListStreams" {
+						return ""
+					}
+					return "ResourceNotFoundException"
+				}
+				err := s.reader(newCheckpoint(), Options{}).Replay(t.Context(), []pipeline.Range{{Shard: "a", First: seq(1), Last: seq(1)}}, func(pipeline.Batch) error { return nil })
+				if _, person := errors.AsType[*pipeline.PersonError](err); !person || errors.Is(err, pipeline.ErrTrimmed) != test.trimmed {
+					t.Errorf("error %v, proof wanted %t", err, test.trimmed)
+				}
 			})
 		})
 	}

@@ -93,7 +93,7 @@ func (r *Reader) failed(ctx context.Context, s *shard, p page, emit func(pipelin
 // putOff notes a failure that may pass.
 func (r *Reader) putOff(s *shard, err error, info *RoundInfo) {
 	s.fail.again(r.o.Now(), r.o.RetryBase, r.o.RetryCap)
-	s.fail.err = err
+	s.fail.err, s.full = err, false
 	info.trouble.add(err)
 	r.log.Info("shard not read, trying again", "shard", s.ID, "failures", s.fail.n, "cause", err)
 }
@@ -150,7 +150,7 @@ func (r *Reader) gone(s *shard, p page, emit func(pipeline.Batch) error, info *R
 	}
 	info.Gaps++
 	// Its children hold what was created since it was seen last: seen stays where it is.
-	s.missing, s.fail = nil, failures{}
+	s.missing, s.fail, s.full = nil, failures{}, false
 	r.drained(s)
 	return nil
 }

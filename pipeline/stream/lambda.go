@@ -20,8 +20,9 @@ type LaneShards interface {
 	// Position returns the committed position, and false if the shard has no checkpoint. It
 	// fails as Own does.
 	Position(ctx context.Context, id pipeline.ShardID) (pipeline.Position, bool, error)
-	// MarkTip notes that all that the shard showed until a time is committed.
-	MarkTip(ctx context.Context, id pipeline.ShardID, at time.Time) error
+	// MarkTip notes that all that was created in the shard before a time is committed, up to the
+	// last record that was read by then; "" for none.
+	MarkTip(ctx context.Context, id pipeline.ShardID, read pipeline.SequenceNumber, at time.Time) error
 	// Discard opens a gap for what of the records lies behind the shard's committed position,
 	// whoever owns the shard, and reports whether there was anything.
 	Discard(ctx context.Context, d *Discarded) (bool, error)
@@ -31,12 +32,17 @@ type LaneShards interface {
 type FunctionOptions struct {
 	StreamARN string
 	Shards    LaneShards
+	// All returns the committed position of every shard of the stream that has a lane of its own, with
+	// one query. nil: a sweep looks only at shards that a listing names.
+	All func(context.Context) (map[pipeline.ShardID]pipeline.Position, error)
 	// Lane makes the lane of a shard, which is not open yet.
 	Lane   func(pipeline.ShardID) (*pipeline.Lane, error)
 	Limits pipeline.Limits  // of one window
 	Key    string           // the table's partition key: records of one key come from one shard
 	Logger *slog.Logger     // nil: no logs
 	Now    func() time.Time // nil: time.Now; where the server does not tell its time
+	// Wait waits for a time, or until ctx is done, whose error it returns. nil: pipeline.Wait.
+	Wait func(context.Context, time.Duration) error
 
 	PageLimit int           // records of one page; 0: what the service gives, at most 1,000
 	Reserve   time.Duration // no window is begun in an invocation's last moments; 0: 5 s
@@ -58,12 +64,15 @@ type Function struct {
 	o      FunctionOptions
 	log    *slog.Logger
 
-	shards map[pipeline.ShardID]listed
-	at     time.Time // of the listing; zero: none yet
-	byKey  map[string]pipeline.ShardID
-	used   []pipeline.ShardID // newest last
-	skew   time.Duration      // the server's clock less ours, as of its last answer
-	calls  Calls
+	shards  map[pipeline.ShardID]listed
+	parents map[pipeline.ShardID]bool // shards of which the listing names a child
+	at      time.Time                 // of the listing; zero: none yet
+	byKey   map[string]pipeline.ShardID
+	used    []pipeline.ShardID             // newest last
+	walks   map[pipeline.ShardID]*cursor   // that the last invocations did not bring to an end
+	looked  map[pipeline.ShardID]time.Time // when a sweep was last done with a shard
+	skew    time.Duration                  // the server's clock less ours, as of its last answer
+	calls   Calls
 }
 
 // Calls counts what a Function asked of DynamoDB Streams. GetRecords are what costs.
@@ -77,13 +86,16 @@ func NewFunction(client *dynamodbstreams.Client, o FunctionOptions) *Function {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Wait == nil {
+		o.Wait = pipeline.Wait
+	}
 	o.Reserve = orDefault(o.Reserve, 5*time.Second)
 	o.Overdue = orDefault(o.Overdue, 6*time.Hour)
 	o.RetryBase = orDefault(o.RetryBase, 100*time.Millisecond)
 	o.RetryCap = orDefault(o.RetryCap, 5*time.Second)
 	return &Function{
 		client: client, o: o, log: o.Logger.With("stream", o.StreamARN),
-		byKey: map[string]pipeline.ShardID{},
+		byKey: map[string]pipeline.ShardID{}, walks: map[pipeline.ShardID]*cursor{}, looked: map[pipeline.ShardID]time.Time{},
 	}
 }
 
@@ -149,7 +161,7 @@ func (f *Function) Deliver(ctx context.Context, ev *Event) (Delivered, error) {
 func (f *Function) take(ctx context.Context, w *writing, at *located, ev *Event, d *Delivered) error {
 	m := merging{ev: ev, from: at.pos.Seq, i: ev.behind(at.pos)}
 	p, have := at.page, at.page != nil
-	for empty := 0; ; {
+	for {
 		if !have {
 			next, err := at.cursor.next(ctx)
 			if err != nil {
@@ -168,28 +180,25 @@ func (f *Function) take(ctx context.Context, w *writing, at *located, ev *Event,
 			return fmt.Errorf("the position moved from %q to %q while it was looked at", at.pos.Seq, w.pos.Seq)
 		}
 		if len(p.batch.Records) > 0 || p.batch.End || p.batch.Missing != nil {
-			empty = 0
 			if err := w.g.Add(ctx, p.batch); err != nil {
 				return err
 			}
 		}
 		d.Records += len(p.batch.Records)
 		d.Fetched += fetched
-		switch {
-		case m.done():
+		if m.done() {
 			return w.g.Flush(ctx)
-		case len(p.batch.Records) == 0:
-			if empty++; empty >= maxEmpty {
-				return fmt.Errorf("%d pages in a row were empty before record %s of the event", empty, ev.Records[m.i].Seq)
-			}
-			if empty > maxEmptyTip {
-				if err := pipeline.Wait(ctx, f.o.RetryBase); err != nil {
-					return err
-				}
-			}
 		}
-		if w.windows > 0 && f.late(ctx) {
+		c := at.cursor
+		if late := f.late(ctx); late && w.windows > 0 {
 			return w.g.Flush(ctx)
+		} else if late && c.empty > 0 || c.empty >= maxEmpty {
+			c.keep()
+			return fmt.Errorf("%d pages in a row were empty before record %s of the event", c.empty, ev.Records[m.i].Seq)
+		}
+		// What is missing in front of the event's records can be written down at the tip only.
+		if err := f.rest(ctx, c.pause(!c.lost && !c.orphan)); err != nil {
+			return err
 		}
 	}
 }
@@ -198,6 +207,14 @@ func (f *Function) take(ctx context.Context, w *writing, at *located, ev *Event,
 func (f *Function) late(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ok && time.Until(end) < f.o.Reserve
+}
+
+// rest waits, unless there is nothing to wait for.
+func (f *Function) rest(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	return f.o.Wait(ctx, d)
 }
 
 // A merging brings together what the stream holds and what the event holds.

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,8 +31,10 @@ type cursor struct {
 	suspect  bool // the service said once that it has no such shard
 	gone     bool // the service has no such shard any more
 	ended    bool
+	tip      tip
 	empty    int // pages in a row
 	read     int // records
+	fails    int // tries in a row
 }
 
 // A cursorPage is one answer of GetRecords.
@@ -39,48 +42,84 @@ type cursorPage struct {
 	batch pipeline.Batch // Missing is set where records before these aged out
 	ids   []string       // eventID of each record
 	at    time.Time      // the server's clock when it answered
+	tipAt time.Time      // everything created before it has been read; zero if this page does not tell
 }
 
+// cursor begins at a position, or goes on with the walk that an earlier invocation did not bring to
+// its end.
 func (f *Function) cursor(id pipeline.ShardID, from pipeline.Position) *cursor {
+	if c := f.walks[id]; c != nil {
+		delete(f.walks, id)
+		if c.from == from {
+			return c
+		}
+	}
 	return &cursor{f: f, shard: id, from: from, last: from.Seq, orphan: from.Orphaned()}
+}
+
+// maxWalks bounds what an environment remembers of walks that it did not finish.
+const maxWalks = 1000
+
+// keep remembers a cursor that has met only empty pages: nothing of that can be committed, and the
+// next invocation would have them all to cross again.
+func (c *cursor) keep() {
+	if c.read == 0 && c.empty > 0 && !c.ended && len(c.f.walks) < maxWalks {
+		c.f.walks[c.shard] = c
+	}
 }
 
 // next reads a page. Throttling and the service's own failures are waited out until ctx is
 // done. A shard that is gone ends, with what is missing of it.
 func (c *cursor) next(ctx context.Context) (cursorPage, error) {
-	for n := 0; ; {
-		p, err := c.try(ctx)
-		switch {
-		case err == nil:
-			return p, nil
-		case (trimmed(err) || invalid(err)) && !c.lost && c.begun() != "":
-			// What is behind the position is no longer there.
-			c.lost, c.iterator = true, ""
-			continue
-		case notFound(err) && c.suspect:
-			return c.vanished(), nil
-		case notFound(err):
-			// One answer is not believed: a complete listing that is made after it must agree.
-			c.iterator = ""
-			if err := c.f.list(ctx); err != nil {
-				return p, err
-			}
-			_, named := c.f.shards[c.shard]
-			c.suspect = !named
-		case invalid(err) && c.last != "":
-			return p, pipeline.NeedPerson(fmt.Errorf("the service does not take position %s for one of shard %s: %w", c.last, c.shard, err),
-				"the checkpoint is of another stream or was damaged: restore it, or rebuild the lane's positions from the lake")
-		case expired(err) || trimmed(err):
-			c.iterator = "" // the beginning moved on between two calls
-		case !passes(ctx, err):
+	for {
+		p, again, err := c.once(ctx)
+		if err != nil || again == nil {
 			return p, err
 		}
-		c.f.log.Info("shard not read, trying again", "shard", c.shard, "after", c.last, "cause", err)
-		if err := pipeline.Wait(ctx, backoff(n, c.f.o.RetryBase, c.f.o.RetryCap)); err != nil {
+		if err := c.f.o.Wait(ctx, c.backoff()); err != nil {
 			return p, err
 		}
-		n++
 	}
+}
+
+// backoff is how long a failure that may pass is left alone.
+func (c *cursor) backoff() time.Duration {
+	return backoff(c.fails-1, c.f.o.RetryBase, c.f.o.RetryCap)
+}
+
+// once is one try at next. again is why there is no page yet, if that may pass.
+func (c *cursor) once(ctx context.Context) (p cursorPage, again, err error) {
+	p, err = c.try(ctx)
+	if (trimmed(err) || invalid(err)) && !c.lost && c.begun() != "" {
+		// What is behind the position is no longer there.
+		c.lost, c.iterator = true, ""
+		p, err = c.try(ctx)
+	}
+	switch {
+	case err == nil:
+		c.fails = 0
+		return p, nil, nil
+	case notFound(err) && c.suspect:
+		return c.vanished(), nil, nil
+	case notFound(err):
+		// One answer is not believed: a complete listing that is made after it must agree.
+		c.iterator = ""
+		if err := c.f.list(ctx); err != nil {
+			return p, nil, err
+		}
+		_, named := c.f.shards[c.shard]
+		c.suspect = !named
+	case invalid(err) && c.last != "":
+		return p, nil, pipeline.NeedPerson(fmt.Errorf("the service does not take position %s for one of shard %s: %w", c.last, c.shard, err),
+			"the checkpoint is of another stream or was damaged: restore it, or rebuild the lane's positions from the lake")
+	case expired(err) || trimmed(err) || errors.Is(err, errOpen):
+		c.iterator = "" // or the beginning moved on between two calls
+	case !passes(ctx, err):
+		return p, nil, err
+	}
+	c.fails++
+	c.f.log.Info("shard not read, trying again", "shard", c.shard, "after", c.last, "cause", err)
+	return p, err, nil
 }
 
 func (c *cursor) try(ctx context.Context) (cursorPage, error) {
@@ -109,6 +148,7 @@ func (c *cursor) try(ctx context.Context) (cursorPage, error) {
 			return p, fmt.Errorf("get iterator of shard %s after %q: %w", c.shard, c.last, err)
 		}
 		c.iterator = aws.ToString(out.ShardIterator)
+		c.tip.moved()
 	}
 	in := &dynamodbstreams.GetRecordsInput{ShardIterator: &c.iterator}
 	if c.f.o.PageLimit > 0 {
@@ -127,36 +167,85 @@ func (c *cursor) try(ctx context.Context) (cursorPage, error) {
 		p.ids = append(p.ids, aws.ToString(r.EventID))
 	}
 	c.iterator = aws.ToString(out.NextShardIterator)
-	if c.empty++; len(out.Records) > 0 {
+	if len(out.Records) > 0 {
 		c.empty = 0
+		c.tip.records()
+	} else {
+		c.empty++
+		if at, ok := c.tip.empty(p.at); ok {
+			p.tipAt = at
+		}
 	}
 	c.afterMark(&p)
-	if n := len(p.batch.Records); n > 0 {
-		// From here on an iterator is asked for behind a record that was there a moment ago.
-		if c.lost {
-			c.lost = false
-			p.batch.Missing = c.missing(p.batch.Records[0].Created, p.at)
+	n := len(p.batch.Records)
+	if c.iterator == "" {
+		if err := c.over(ctx); errors.Is(err, errOpen) && n > 0 {
+			c.tip.moved()
+		} else if err != nil {
+			return p, err
+		} else {
+			c.ended, p.batch.End, p.tipAt = true, true, p.at
 		}
+	}
+	// What is missing is known up to the first record that is there, else up to where all has been
+	// read: it is written down then, since nobody may come back here for long.
+	to := p.tipAt
+	if n > 0 {
+		to = p.batch.Records[0].Created
+	}
+	if c.lost && !to.IsZero() {
+		// From here on an iterator is asked for behind a record that was there a moment ago.
+		c.lost = false
+		p.batch.Missing = c.missing(to, p.at)
+	}
+	if c.orphan && !to.IsZero() {
+		c.orphan = false
+		p.batch.Missing = &pipeline.Missing{Cause: pipeline.GapVanished, From: seenBy(c.from), To: to}
+	}
+	if n > 0 {
 		c.last = p.batch.Records[n-1].Seq
 		c.read += n
 	}
-	if c.iterator == "" {
-		c.ended, p.batch.End = true, true
-	}
-	if c.orphan && (len(p.batch.Records) > 0 || c.ended || c.empty == maxEmptyTip) {
-		c.orphan = false
-		m := pipeline.Missing{Cause: pipeline.GapVanished, From: seenBy(c.from), To: p.at}
-		if len(p.batch.Records) > 0 {
-			m.To = p.batch.Records[0].Created
-		}
-		p.batch.Missing, c.lost = &m, c.lost && len(p.batch.Records) == 0 && !c.ended && c.empty < maxEmptyTip
-	}
-	if c.lost && (c.ended || c.empty == maxEmptyTip) {
-		// Nothing is there any more. It is written down now: nobody may come back here for long.
-		c.lost = false
-		p.batch.Missing = c.missing(p.at, p.at)
-	}
 	return p, nil
+}
+
+// errOpen means that a page and the listing contradict each other.
+var errOpen = errors.New("a page said that the shard ended, and the listing that it is open")
+
+// over makes sure that a shard whose last page had no next iterator is closed. A server that was
+// started anew says the same of an iterator that it does not know.
+func (c *cursor) over(ctx context.Context) error {
+	if c.f.believable(c.shard) {
+		return nil
+	}
+	if err := c.f.list(ctx); err != nil {
+		return err
+	}
+	if c.f.believable(c.shard) {
+		return nil
+	}
+	return fmt.Errorf("read shard %s after %q: %w", c.shard, c.last, errOpen)
+}
+
+// What waiting between empty pages costs in time and calls.
+const (
+	// walkFree pages follow each other at once: most deserts are crossed with them, and what a tip
+	// takes beside its ten seconds is small.
+	walkFree  = 20
+	tipPause  = 1100 * time.Millisecond // then so many pages come to that: walkPages - walkFree
+	closeFree = 100                     // of a shard that has something to show: records, or its end
+)
+
+// pause is how long to wait before the page behind an empty one. sure says that the shard has more
+// to show; if not, only its tip is waited for.
+func (c *cursor) pause(sure bool) time.Duration {
+	switch {
+	case c.empty == 0, c.empty <= walkFree, sure && c.empty <= closeFree:
+		return 0
+	case sure:
+		return c.f.o.RetryBase
+	}
+	return tipPause
 }
 
 // beginning is begun, after listings that name the shard if it has to be read from its first number.
@@ -275,7 +364,7 @@ func (f *Function) holds(ctx context.Context, id pipeline.ShardID, ev *Event, pa
 		case !expired(err) && !passes(ctx, err):
 			return no, err
 		}
-		if err := pipeline.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
+		if err := f.o.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
 			return no, err
 		}
 	}

@@ -28,6 +28,10 @@ func (f *Function) list(ctx context.Context) error {
 		found, at, err := f.describe(ctx)
 		if err == nil {
 			f.shards, f.at = found, at
+			f.parents = map[pipeline.ShardID]bool{}
+			for _, s := range found {
+				f.parents[s.Parent] = true
+			}
 			return nil
 		}
 		if notFound(err) {
@@ -36,10 +40,21 @@ func (f *Function) list(ctx context.Context) error {
 		if !passes(ctx, err) {
 			return err
 		}
-		if err := pipeline.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
+		if err := f.o.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
 			return err
 		}
 	}
+}
+
+// closed reports whether the last listing shows that a shard takes no more records.
+func (f *Function) closed(id pipeline.ShardID) bool {
+	return f.parents[id] || f.shards[id].last != ""
+}
+
+// believable reports whether a page may be believed that a shard has ended: it is closed, or
+// listings say nothing of that.
+func (f *Function) believable(id pipeline.ShardID) bool {
+	return f.closed(id) || f.shards[id].first == ""
 }
 
 func (f *Function) describe(ctx context.Context) (found map[pipeline.ShardID]listed, at time.Time, err error) {
@@ -88,6 +103,9 @@ type located struct {
 // missing for a while. After that the mapping tries again.
 const listings = 3
 
+// searchPages is how many empty pages each possible shard is asked for at first.
+const searchPages = 5
+
 // locate finds the event's shard, and proves it by reading.
 func (f *Function) locate(ctx context.Context, ev *Event) (*located, error) {
 	for n := range listings {
@@ -96,23 +114,33 @@ func (f *Function) locate(ctx context.Context, ev *Event) (*located, error) {
 				return nil, err
 			}
 		}
-		at, err := f.search(ctx, ev)
+		pages := searchPages
+		if n > 0 {
+			pages = walkPages
+		}
+		at, err := f.search(ctx, ev, pages)
 		if at != nil || err != nil {
 			return at, err
 		}
-		if err := pipeline.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
+		if err := f.o.Wait(ctx, backoff(n, f.o.RetryBase, f.o.RetryCap)); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("no shard of stream %s has the record %s that the event ends with", f.o.StreamARN, ev.last())
+	last := ev.Records[len(ev.Records)-1]
+	if f.serverNow().Sub(last.Created) >= retention {
+		// An event does not say which shard it is of, so nobody can tell behind which position it belongs.
+		return nil, fmt.Errorf("no shard of stream %s has the record %s that the event ends with: it was created at %s, a day ago. The mapping gives the event up by itself; what aged out becomes a gap (streamer gaps list) with the shard's next records or the next sweep, and is repaired from the table or an export",
+			f.o.StreamARN, last.Seq, last.Created.Format(time.RFC3339))
+	}
+	return nil, fmt.Errorf("no shard of stream %s has the record %s that the event ends with: a new shard can be listed late, and the mapping delivers again; if it stays so, check that the function's AWS_REGION and endpoint are those of the mapping's stream", f.o.StreamARN, last.Seq)
 }
 
 // search goes through the listed shards: with one page of each first, then those whose page was
 // empty, which says little, with more.
-func (f *Function) search(ctx context.Context, ev *Event) (*located, error) {
+func (f *Function) search(ctx context.Context, ev *Event, most int) (*located, error) {
 	guesses := f.guesses(ev)
 	candidates := f.candidates(ev, guesses)
-	for _, pages := range []int{1, maxEmptyTip} {
+	for _, pages := range []int{1, most} {
 		var unsure []pipeline.ShardID
 		for i, id := range candidates {
 			// The likeliest is read from its position at once, which proves it and brings the first

@@ -32,7 +32,7 @@ func (r *Reader) load(ctx context.Context) error {
 
 // meet makes a shard known to the reader, with its position if it has one.
 func (r *Reader) meet(id pipeline.ShardID, at time.Time) *shard {
-	s := &shard{Shard: pipeline.Shard{Stream: r.o.StreamARN, ID: id, MetAt: at, StartAt: r.mark}, state: Waiting}
+	s := &shard{Shard: pipeline.Shard{Stream: r.o.StreamARN, ID: id, MetAt: at, StartAt: r.mark, Later: r.later()}, state: Waiting}
 	if r.first && r.o.Start == Latest && r.mark.IsZero() {
 		r.mark, s.StartAt = at, at
 		r.log.Info("reading begins with what is created from now on", "mark", at)
@@ -43,6 +43,10 @@ func (r *Reader) meet(id pipeline.ShardID, at time.Time) *shard {
 	}
 	return r.add(s)
 }
+
+// later reports whether a shard that is met now came after the stream was met: not with the first
+// listing of the first process. That process may have slept since, or read for long what came before.
+func (r *Reader) later() bool { return !r.first || r.discovered }
 
 // take makes a stored position the shard's.
 func (s *shard) take(pos pipeline.Position) {
@@ -130,7 +134,6 @@ func (r *Reader) ownAll(ctx context.Context, shards []*shard, patient bool, info
 func stops(ctx context.Context, err error) bool { return err != nil && !passes(ctx, err) }
 
 func (r *Reader) ownShard(ctx context.Context, s *shard) error {
-	s.Later = !r.first || r.listings > 1 // a process may have slept since it met the stream
 	pos, err := r.o.Shards.Own(ctx, s.Shard)
 	if err != nil {
 		return fmt.Errorf("own shard %s of %s: %w", s.ID, s.Stream, err)
@@ -164,7 +167,7 @@ func (r *Reader) findParent(ctx context.Context, s *shard) error {
 			s.seen = later(s.seen, seenBy(pos))
 			return nil
 		}
-		parent := &shard{Shard: pipeline.Shard{Stream: s.Stream, ID: s.Parent, MetAt: s.MetAt, StartAt: s.StartAt}, state: Waiting}
+		parent := &shard{Shard: pipeline.Shard{Stream: s.Stream, ID: s.Parent, MetAt: s.MetAt, StartAt: s.StartAt, Later: s.Later}, state: Waiting}
 		if known {
 			parent.take(pos)
 			r.add(parent)

@@ -77,6 +77,38 @@ func TestFullPagesAreReadWithoutWaiting(t *testing.T) {
 	})
 }
 
+func TestAFullPageIsForgottenWithItsShard(t *testing.T) {
+	for name, after := range map[string]func(*stub){
+		"it ended": func(s *stub) { s.shards[0].open = false },
+		"it fails": func(s *stub) {
+			s.fail = func(_, shard string) string { return map[string]string{"a": "InternalServerError"}[shard] }
+		},
+		"it is closed": func(s *stub) { s.noNext = 1 << 20 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stub{shards: []*stubShard{{id: "a", pages: [][]int{{1, 2}}, open: true}, {id: "b", pages: [][]int{{}}, open: true}}}
+				r := s.reader(newCheckpoint(), Options{PageLimit: 2, Parallel: 1, RetryBase: time.Second, RetryCap: time.Minute})
+				emit := func(pipeline.Batch) error { return nil }
+				for !r.hasFull() {
+					if _, err := r.Poll(t.Context(), emit); err != nil {
+						t.Fatal(err)
+					}
+				}
+				after(s)
+				for range 5 {
+					if _, err := r.Poll(t.Context(), emit); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if r.hasFull() {
+					t.Error("a shard whose last page was not full still hurries the others")
+				}
+			})
+		})
+	}
+}
+
 func TestTheBudgetHoldsForAllShardsTogetherAndStarvesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{}

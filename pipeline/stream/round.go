@@ -283,7 +283,7 @@ func (r *Reader) deliver(ctx context.Context, s *shard, p page, emit func(pipeli
 
 // delivered notes what was emitted of a page.
 func (s *shard) delivered(p page, b pipeline.Batch, now time.Time) {
-	s.fail, s.suspect = failures{}, false
+	s.fail, s.suspect, s.full = failures{}, false, false
 	s.readAt = now
 	s.iterator = p.next
 	s.state = Tip

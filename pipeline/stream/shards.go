@@ -123,6 +123,7 @@ func (r *Reader) list(ctx context.Context, info *RoundInfo) error {
 	if mergeErr := r.merge(l, err == nil); mergeErr != nil {
 		return mergeErr
 	}
+	r.discovered = true
 	if err != nil {
 		return err
 	}

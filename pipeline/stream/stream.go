@@ -85,22 +85,23 @@ type Reader struct {
 	calls  calls
 	skew   atomic.Int64 // the server's clock less ours, as of the last answer
 
-	shards   map[pipeline.ShardID]*shard
-	order    []*shard                 // shards by id; nil: make it again
-	unlisted map[pipeline.ShardID]int // times that a listing left a shard out that is there
-	known    map[pipeline.ShardID]pipeline.Position
-	met      bool                           // known is what All returned
-	first    bool                           // this lane meets the stream for the first time
-	mark     time.Time                      // start mark of shards that are new; zero: none
-	listed   time.Time                      // when the last complete listing began; zero: list now
-	listedAt time.Time                      // the same by the server's clock
-	listings int                            // complete ones since Reset
-	tidied   time.Time                      // when Forget was called
-	told     map[pipeline.ShardID]time.Time // finished shards that the checkpoint was told the stream has forgotten, since when
-	disabled bool                           // the stream takes no more records
-	listFail failures
-	bucket   bucket
-	polled   time.Time // when the last Poll read
+	shards     map[pipeline.ShardID]*shard
+	order      []*shard                 // shards by id; nil: make it again
+	unlisted   map[pipeline.ShardID]int // times that a listing left a shard out that is there
+	known      map[pipeline.ShardID]pipeline.Position
+	met        bool                           // known is what All returned
+	first      bool                           // this lane meets the stream for the first time
+	discovered bool                           // a listing has been taken in since Reset
+	mark       time.Time                      // start mark of shards that are new; zero: none
+	listed     time.Time                      // when the last complete listing began; zero: list now
+	listedAt   time.Time                      // the same by the server's clock
+	listings   int                            // complete ones since Reset
+	tidied     time.Time                      // when Forget was called
+	told       map[pipeline.ShardID]time.Time // finished shards that the checkpoint was told the stream has forgotten, since when
+	disabled   bool                           // the stream takes no more records
+	listFail   failures
+	bucket     bucket
+	polled     time.Time // when the last Poll read
 }
 
 var (
@@ -140,7 +141,7 @@ func orDefault[N int | float64 | time.Duration](n, otherwise N) N {
 // and after any error of Round, Poll or Run.
 func (r *Reader) Reset() {
 	r.shards, r.order = map[pipeline.ShardID]*shard{}, nil
-	r.known, r.met, r.first = nil, false, false
+	r.known, r.met, r.first, r.discovered = nil, false, false, false
 	r.unlisted = map[pipeline.ShardID]int{}
 	r.mark = time.Time{}
 	r.listed, r.listings = time.Time{}, 0

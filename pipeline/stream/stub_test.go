@@ -32,6 +32,7 @@ type stub struct {
 	comesBack   bool                          // each page of a listing but the first says that it goes on behind the first
 	delay       time.Duration                 // of each call
 	noNext      int                           // so many pages come without a next iterator
+	streams     []string                      // that the table has, as ListStreams says
 	viewType    string                        // "": not said
 	page        *string                       // the records of every page, as they are sent; nil: the shard's
 }
@@ -146,6 +147,12 @@ func (s *stub) find(id string) *stubShard {
 
 func (s *stub) answer(op, shard string, in stubRequest) (body any, failure string) {
 	switch op {
+	case "ListStreams":
+		listed := []map[string]string{}
+		for _, arn := range s.streams {
+			listed = append(listed, map[string]string{"StreamArn": arn})
+		}
+		return map[string]any{"Streams": listed}, ""
 	case "DescribeStream", "Children":
 		return s.describe(op == "Children", shard, in)
 	}
