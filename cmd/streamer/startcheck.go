@@ -117,7 +117,7 @@ func (s *startCheck) sameStream(ctx context.Context) error {
 	case was == s.stream, was == "":
 		return s.readBy(ctx)
 	case !s.chosen && s.lane == "":
-		return pipeline.NeedPerson(fmt.Errorf("Lambda read stream %s of contract %s before, and the table's stream is %s: it was disabled and enabled again, or the table is another", was, s.contract.Name, s.stream),
+		return pipeline.NeedPerson(fmt.Errorf("functions read stream %s of contract %s before, and the table's stream is %s: it was disabled and enabled again, or the table is another", was, s.contract.Name, s.stream),
 			fmt.Sprintf("first let the mapping and the schedule deliver what the old one still holds, for 24 hours after it was disabled, with the function's variable %s=%s; then go on with a mapping of the new one, and %s=%s. What was written while no stream was enabled becomes a gap", envName("stream"), was, envName("stream"), s.stream))
 	case !s.chosen:
 		return pipeline.NeedPerson(fmt.Errorf("lane %s read stream %s before, and the table's stream is %s: it was disabled and enabled again, or the table is another", s.lane, was, s.stream),

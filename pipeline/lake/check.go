@@ -68,26 +68,27 @@ func (b *Bucket) CheckRead(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list %s: %w", b, err)
 	}
-	for _, o := range page.Contents {
-		in := &s3.GetObjectInput{Bucket: &b.bucket, Key: o.Key}
-		if aws.ToInt64(o.Size) > 0 {
-			in.Range = aws.String("bytes=0-0")
-		}
-		out, err := b.client.GetObject(ctx, in)
-		switch {
-		case err == nil:
-			return out.Body.Close()
-		case missing(err): // sealed meanwhile
-			return nil
-		}
-		err = fmt.Errorf("read s3://%s/%s: %w", b.bucket, aws.ToString(o.Key), err)
-		switch status(err) {
-		case http.StatusForbidden:
-			return pipeline.NeedPerson(err, "allow this role s3:GetObject there and, if its objects are encrypted with a key of KMS, kms:Decrypt with that key")
-		case http.StatusBadRequest: // what S3 answers where a customer's key must come with the request
-			return pipeline.NeedPerson(err, "have objects encrypted by S3 or KMS: those with a customer-provided key (SSE-C) cannot be read without it")
-		}
-		return err
+	if len(page.Contents) == 0 {
+		return nil
 	}
-	return nil
+	o := page.Contents[0]
+	in := &s3.GetObjectInput{Bucket: &b.bucket, Key: o.Key}
+	if aws.ToInt64(o.Size) > 0 {
+		in.Range = aws.String("bytes=0-0")
+	}
+	out, err := b.client.GetObject(ctx, in)
+	switch {
+	case err == nil:
+		return out.Body.Close()
+	case missing(err): // sealed meanwhile
+		return nil
+	}
+	err = fmt.Errorf("read s3://%s/%s: %w", b.bucket, aws.ToString(o.Key), err)
+	switch status(err) {
+	case http.StatusForbidden:
+		return pipeline.NeedPerson(err, "allow this role s3:GetObject there and, if its objects are encrypted with a key of KMS, kms:Decrypt with that key")
+	case http.StatusBadRequest: // what S3 answers where a customer's key must come with the request
+		return pipeline.NeedPerson(err, "have objects encrypted by S3 or KMS: those with a customer-provided key (SSE-C) cannot be read without it")
+	}
+	return err
 }
