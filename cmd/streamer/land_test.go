@@ -105,7 +105,8 @@ func TestWhatLandsWithoutFirehoseIsThereOnceHoweverOftenItsProcessIsKilled(t *te
 				until(t, "a window is begun", func() bool {
 					k.run.running()
 					g := k.look()
-					return g.pending != 0 && g.pending >= before.next || g.next > before.next+3
+					// A slow machine takes all that was fed into one window, which may be over unseen.
+					return g.pending != 0 && g.pending >= before.next || g.next > before.next
 				})
 				k.nap(20 * time.Millisecond)
 				k.run.kill()
