@@ -42,14 +42,7 @@ func (s shardLanes) MarkTip(ctx context.Context, id pipeline.ShardID, read pipel
 }
 
 func (s shardLanes) all(ctx context.Context) (map[pipeline.ShardID]pipeline.Position, error) {
-	shards, _, err := s.p.store.StreamStatus(ctx, s.p.w.table.StreamARN)
-	all := map[pipeline.ShardID]pipeline.Position{}
-	for _, sh := range shards {
-		if sh.Lane == s.p.w.lambdaLane(sh.ID) {
-			all[sh.ID] = sh.At
-		}
-	}
-	return all, err
+	return s.p.store.LambdaPositions(ctx, s.p.w.table.StreamARN, s.p.w.old.Name)
 }
 
 func (s shardLanes) Discard(ctx context.Context, d *stream.Discarded) (bool, error) {

@@ -2,6 +2,9 @@ package pipeline
 
 import "time"
 
+// StreamRetention is how long a stream holds its records: DynamoDB's developer guide, Streams.
+const StreamRetention = 24 * time.Hour
+
 // A GapCause says why records were never read.
 type GapCause string
 

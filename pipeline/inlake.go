@@ -1,6 +1,9 @@
 package pipeline
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+)
 
 // Where parts are objects of the lake at once, and no seal joins them, the object is the claim: its
 // name is a function of window and part, and it is created once.
@@ -68,6 +71,39 @@ func (o *ObjectMeta) Occupies(id PartID, rows int) Occupant {
 // ClaimOf is the claim on a part whose copy is the lake object itself.
 func ClaimOf(id PartID, name string) Claim {
 	return Claim{Part: id, Name: name, Copy: Copy{Key: name, ETag: inLake}}
+}
+
+// A Claimer is what PublishInLake needs of a ledger.
+type Claimer interface {
+	Claim(ctx context.Context, claims []Claim) ([]Claim, error)
+	Publish(ctx context.Context, claims []Claim) error
+}
+
+// PublishInLake has a ledger hold parts that are in the lake, by the claims that ClaimOf makes. It
+// fails with ErrWindowClosed if their window is sealed: then all were published, and these are the
+// same.
+func PublishInLake(ctx context.Context, l Claimer, claims []Claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	held, err := l.Claim(ctx, claims)
+	if err != nil {
+		return fmt.Errorf("claim what is in the lake: %w", err)
+	}
+	var rest []Claim
+	for i, c := range held {
+		switch {
+		case c.Void || c.Name != claims[i].Name:
+			return NeedPerson(fmt.Errorf("part %s is in the lake as %s, and the ledger holds it under %q (void %v)", c.Part, claims[i].Name, c.Name, c.Void),
+				"it was landed in two ways: find out what else lands this window, and report it")
+		case !c.Published:
+			rest = append(rest, c)
+		}
+	}
+	if err := l.Publish(ctx, rest); err != nil {
+		return fmt.Errorf("publish what is in the lake: %w", err)
+	}
+	return nil
 }
 
 // inLake stands for the ETag of a copy that is no staging object.

@@ -176,7 +176,8 @@ func (w *inLakeWorld) process() error {
 		if err != nil {
 			return nil, err
 		}
-		return seal.ReadObjectMeta(end)
+		m, _, err := seal.ReadObject(end)
+		return m, err
 	}
 	w.sink = &remembering{Sink: lake.NewObjects(at, store, footer, nil), skip: func() bool { return w.chance("landings that never began", 0.1) }}
 	mem := memory.DefaultAllocator

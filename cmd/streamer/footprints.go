@@ -54,7 +54,10 @@ func (f *footprints) eachObject(ctx context.Context, prefixes []string, most int
 	}
 	var mu sync.Mutex
 	return len(objects), each(ctx, objects, func(ctx context.Context, o pipeline.Object) error {
-		m, err := f.objectMeta(ctx, o)
+		m, _, err := readFooter(ctx, f.lake, o)
+		if errors.Is(err, pipeline.ErrNotFound) {
+			return nil
+		}
 		if err != nil || m == nil {
 			return err
 		}
@@ -65,28 +68,26 @@ func (f *footprints) eachObject(ctx context.Context, prefixes []string, most int
 	})
 }
 
-// objectMeta reads an object's footer; nil for one that is not ours, or is gone.
-func (f *footprints) objectMeta(ctx context.Context, o pipeline.Object) (*pipeline.ObjectMeta, error) {
+// readFooter reads what a lake object says of itself, and how many rows the file says it has; nil for
+// one that is not ours.
+func readFooter(ctx context.Context, at lakeStore, o pipeline.Object) (*pipeline.ObjectMeta, int64, error) {
 	for n := int64(footerGuess); ; {
-		end, err := f.lake.Tail(ctx, o, n)
-		if errors.Is(err, pipeline.ErrNotFound) {
-			return nil, nil
-		}
+		end, err := at.Tail(ctx, o, n)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		m, err := seal.ReadObjectMeta(end)
+		m, rows, err := seal.ReadObject(end)
 		switch {
 		case errors.Is(err, pipeline.ErrNewerFormat):
-			return nil, pipeline.NeedPerson(err, "upgrade this binary to the version that runs elsewhere")
-		case errors.Is(err, seal.ErrShort) && int64(len(end)) < o.Size:
+			return nil, 0, pipeline.NeedPerson(err, "upgrade this binary to the version that runs elsewhere")
+		case errors.Is(err, seal.ErrShort) && int64(len(end)) == n: // there is more of it
 			if n, err = seal.FooterSize(end); err != nil {
-				return nil, nil
+				return nil, 0, nil
 			}
 		case err != nil: // a file of somebody else
-			return nil, nil
+			return nil, 0, nil
 		default:
-			return m, nil
+			return m, rows, nil
 		}
 	}
 }

@@ -20,17 +20,8 @@ type giver struct {
 	log    *slog.Logger
 }
 
-// lane gives up the lane's parts whose time has passed, after it has opened the gaps of their
-// windows. It returns how many.
-func (g giver) lane(ctx context.Context, lane pipeline.LaneID) (int, error) {
-	windows, err := g.store.Unsealed(ctx, lane)
-	if err != nil {
-		return 0, err
-	}
-	return g.windows(ctx, windows)
-}
-
-// windows is lane for the windows of it that are not sealed.
+// windows gives up the parts whose time has passed of windows that are not sealed, after it has
+// opened the gaps of these. It returns how many.
 func (g giver) windows(ctx context.Context, windows []checkpoint.WindowStatus) (int, error) {
 	given := 0
 	var err error

@@ -160,7 +160,7 @@ func TestWhatFirehoseDeliversAfterItWasGivenUpIsDropped(t *testing.T) {
 	land()
 	hours(26)
 	g := giver{w.runner.store, w.runner.sealer, w.clock.Now, slog.New(slog.DiscardHandler)}
-	if n, err := g.lane(ctx, lane); n != 1 || err != nil {
+	if n, err := giveUp(ctx, g, lane); n != 1 || err != nil {
 		t.Fatalf("%d parts are given up, %v; want 1", n, err)
 	}
 	if err := w.runner.store.Fold(ctx, lane); err != nil {

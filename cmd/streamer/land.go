@@ -155,28 +155,11 @@ func watchDelivery(l landing, w *observe.Observer) {
 }
 
 // footerIn reads what an object of a lake says of itself.
-func footerIn(store lakeStore) lake.Footer {
+func footerIn(at lakeStore) lake.Footer {
 	return func(ctx context.Context, name string) (*pipeline.ObjectMeta, error) {
-		o := pipeline.Object{Key: name, Size: math.MaxInt64} // not known: as much as is asked for
-		for n := int64(footerGuess); ; {
-			end, err := store.Tail(ctx, o, n)
-			if err != nil {
-				return nil, err
-			}
-			m, err := seal.ReadObjectMeta(end)
-			switch {
-			case errors.Is(err, pipeline.ErrNewerFormat):
-				return nil, pipeline.NeedPerson(err, "upgrade this binary to the version that runs elsewhere")
-			case errors.Is(err, seal.ErrShort) && int64(len(end)) == n:
-				if n, err = seal.FooterSize(end); err != nil {
-					return nil, nil
-				}
-			case err != nil: // a file of somebody else
-				return nil, nil
-			default:
-				return m, nil
-			}
-		}
+		// Its size is not known: as much as is asked for.
+		m, _, err := readFooter(ctx, at, pipeline.Object{Key: name, Size: math.MaxInt64})
+		return m, err
 	}
 }
 

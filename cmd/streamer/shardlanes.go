@@ -36,17 +36,7 @@ func (s *shardLanes) Position(ctx context.Context, id pipeline.ShardID) (pipelin
 
 // all returns the positions of the shards that have their lane, with one query.
 func (s *shardLanes) all(ctx context.Context) (map[pipeline.ShardID]pipeline.Position, error) {
-	shards, _, err := s.store.StreamStatus(ctx, s.stream)
-	if err != nil {
-		return nil, err
-	}
-	all := map[pipeline.ShardID]pipeline.Position{}
-	for _, sh := range shards {
-		if sh.Lane == laneOfShard(s.contract, sh.ID) {
-			all[sh.ID] = sh.At
-		}
-	}
-	return all, nil
+	return s.store.LambdaPositions(ctx, s.stream, s.contract.Name)
 }
 
 // MarkTip implements stream.LaneShards.
@@ -66,13 +56,13 @@ func (s *shardLanes) Discard(ctx context.Context, d *stream.Discarded) (bool, er
 // forget takes what a complete listing no longer names out of the checkpoint, in its time.
 func (s *shardLanes) forget(ctx context.Context, f *stream.Function) error {
 	listed, at := f.Listed()
-	all, _, err := s.store.StreamStatus(ctx, s.stream)
+	all, err := s.all(ctx)
 	if err != nil {
 		return err
 	}
-	for _, sh := range all {
-		if sh.At.End && sh.Lane == laneOfShard(s.contract, sh.ID) && !slices.Contains(listed, sh.ID) {
-			if err := s.of(sh.ID).Forget(ctx, []pipeline.ShardID{sh.ID}, at); err != nil {
+	for id, pos := range all {
+		if pos.End && !slices.Contains(listed, id) {
+			if err := s.of(id).Forget(ctx, []pipeline.ShardID{id}, at); err != nil {
 				return err
 			}
 		}

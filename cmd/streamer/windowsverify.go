@@ -15,7 +15,6 @@ import (
 
 	"telemetrylake/pipeline"
 	"telemetrylake/pipeline/checkpoint"
-	"telemetrylake/pipeline/seal"
 )
 
 func newWindowsVerify() *cobra.Command {
@@ -164,7 +163,7 @@ func (v verifier) objects(ctx context.Context) (ours []pipeline.Sealed, foreign 
 	}
 	var mu sync.Mutex
 	err = each(ctx, all, func(ctx context.Context, o pipeline.Object) error {
-		m, rows, err := readSealed(ctx, v.lake, o)
+		m, rows, err := readFooter(ctx, v.lake, o)
 		if errors.Is(err, pipeline.ErrNotFound) {
 			return nil // nobody of ours removes one: what lacks it is told of
 		}
@@ -183,29 +182,6 @@ func (v verifier) objects(ctx context.Context) (ours []pipeline.Sealed, foreign 
 	slices.SortFunc(ours, func(a, b pipeline.Sealed) int { return strings.Compare(a.Key, b.Key) })
 	slices.Sort(foreign)
 	return ours, foreign, err
-}
-
-// readSealed reads an object's footer; nil for one that is not ours.
-func readSealed(ctx context.Context, at lakeStore, o pipeline.Object) (*pipeline.ObjectMeta, int64, error) {
-	for n := int64(footerGuess); ; {
-		end, err := at.Tail(ctx, o, n)
-		if err != nil {
-			return nil, 0, err
-		}
-		m, rows, err := seal.ReadObject(end)
-		switch {
-		case errors.Is(err, pipeline.ErrNewerFormat):
-			return nil, 0, pipeline.NeedPerson(err, "upgrade this binary to the version that runs elsewhere")
-		case errors.Is(err, seal.ErrShort) && int64(len(end)) < o.Size:
-			if n, err = seal.FooterSize(end); err != nil {
-				return nil, 0, nil
-			}
-		case err != nil: // a file of somebody else
-			return nil, 0, nil
-		default:
-			return m, rows, nil
-		}
-	}
 }
 
 // amongOurs are the foreign objects in folders of our tables, where queries read them as ours.

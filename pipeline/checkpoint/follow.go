@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -185,14 +184,13 @@ func (s *Store) ReadByLambda(ctx context.Context, contract, stream string) error
 // shard of one. Where it is not noted it is the latest stream of the table, named by its ARN: to find
 // that costs a scan.
 func (s *Store) LambdaReads(ctx context.Context, contract, table string) (stream string, noted bool, err error) {
-	f := Following{Contract: contract}
 	var it readingItem
 	if noted, err = s.get(ctx, readingKey(contract), &it); err != nil {
 		return "", noted, err
 	}
 	if noted {
-		shards, _, err := s.StreamStatus(ctx, it.ARN)
-		if err != nil || !slices.ContainsFunc(shards, f.owns) {
+		shards, err := s.LambdaPositions(ctx, it.ARN, contract)
+		if err != nil || len(shards) == 0 {
 			return "", noted, err
 		}
 		return it.ARN, noted, nil
@@ -206,11 +204,11 @@ func (s *Store) LambdaReads(ctx context.Context, contract, table string) (stream
 		if !strings.HasPrefix(arn, table+"/stream/") || arn <= latest { // they end in the time they were enabled
 			continue
 		}
-		shards, _, err := s.StreamStatus(ctx, arn)
+		shards, err := s.LambdaPositions(ctx, arn, contract)
 		if err != nil {
 			return "", noted, err
 		}
-		if slices.ContainsFunc(shards, f.owns) {
+		if len(shards) > 0 {
 			latest = arn
 		}
 	}

@@ -268,19 +268,11 @@ func (s *Store) openGap(ctx context.Context, g *pipeline.Gap) (done, open bool, 
 		put := &types.Put{TableName: &s.table, Item: item, ConditionExpression: aws.String("attribute_not_exists(pk)")}
 		if exists {
 			// It grew from what was read, and from nothing else: neither bound of another's is lost.
-			condition := "#s = :open"
 			put.ExpressionAttributeNames = map[string]string{"#s": "state"}
 			put.ExpressionAttributeValues = map[string]types.AttributeValue{":open": str(string(pipeline.GapOpen))}
-			for name, v := range map[string]string{"first": old.First, "last": old.Last, "from": old.From, "to": old.To} {
-				put.ExpressionAttributeNames["#"+name] = name
-				if v == "" {
-					condition += " AND attribute_not_exists(#" + name + ")"
-					continue
-				}
-				condition += " AND #" + name + " = :" + name
-				put.ExpressionAttributeValues[":"+name] = str(v)
-			}
-			put.ConditionExpression = &condition
+			put.ConditionExpression = aws.String("#s = :open" + asRead(map[string]string{
+				"first": old.First, "last": old.Last, "from": old.From, "to": old.To,
+			}, put.ExpressionAttributeNames, put.ExpressionAttributeValues))
 		}
 		reasons, err := s.transact(ctx, []types.TransactWriteItem{{ConditionCheck: check}, {Put: put}})
 		if err != nil {

@@ -256,6 +256,22 @@ func (s *Store) arrive(ctx context.Context, h Handover, shards []ShardStatus) er
 	return nil
 }
 
+// LambdaPositions returns the positions of the shards of a stream that Lambda's lanes of a contract,
+// named by it, own, with one query.
+func (s *Store) LambdaPositions(ctx context.Context, stream, contract string) (map[pipeline.ShardID]pipeline.Position, error) {
+	shards, _, err := s.StreamStatus(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	all := map[pipeline.ShardID]pipeline.Position{}
+	for _, sh := range shards {
+		if sh.Lane == LambdaLane(contract, sh.ID) {
+			all[sh.ID] = sh.At
+		}
+	}
+	return all, nil
+}
+
 // LambdaLane names the lane in which Lambda moves a shard of a table, by its contract's name.
 func LambdaLane(contract string, shard pipeline.ShardID) pipeline.LaneID {
 	lane := pipeline.LaneID("lambda-" + contract + "-" + strings.ToLower(string(shard)))

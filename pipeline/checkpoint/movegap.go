@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -98,20 +97,10 @@ func stepOf(was, after gapItem) *dynamodb.UpdateItemInput {
 		ExpressionAttributeValues:           map[string]types.AttributeValue{":state": str(after.State), ":fmt": num(pipeline.FormatVersion)},
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	}
-	conditions := []string{"fmt <= :fmt"}
-	for name, v := range map[string]string{
+	in.ConditionExpression = aws.String("fmt <= :fmt" + asRead(map[string]string{
 		"state": was.State, "evidence": was.Evidence, "repair": was.Repair, "cause": was.Cause,
 		"from": was.From, "to": was.To, "first": was.First, "last": was.Last, "before": was.Before,
-	} {
-		in.ExpressionAttributeNames["#"+name] = name
-		if v == "" {
-			conditions = append(conditions, "attribute_not_exists(#"+name+")")
-			continue
-		}
-		conditions = append(conditions, "#"+name+" = :is_"+name)
-		in.ExpressionAttributeValues[":is_"+name] = str(v)
-	}
-	in.ConditionExpression = aws.String(strings.Join(conditions, " AND "))
+	}, in.ExpressionAttributeNames, in.ExpressionAttributeValues))
 	update := "SET #state = :state"
 	for name, v := range map[string]string{"evidence": after.Evidence, "repair": after.Repair} {
 		if v != "" {
@@ -126,14 +115,27 @@ func stepOf(was, after gapItem) *dynamodb.UpdateItemInput {
 	return in
 }
 
-// retention is how long a stream holds its records: DynamoDB's developer guide, Streams.
-const retention = 24 * time.Hour
+// asRead is the end of a condition: that attributes are as they were read, "" for those that were
+// not there. It adds their names and values.
+func asRead(was, names map[string]string, values map[string]types.AttributeValue) string {
+	var b strings.Builder
+	for name, v := range was {
+		names["#"+name] = name
+		if v == "" {
+			b.WriteString(" AND attribute_not_exists(#" + name + ")")
+			continue
+		}
+		b.WriteString(" AND #" + name + " = :is_" + name)
+		values[":is_"+name] = str(v)
+	}
+	return b.String()
+}
 
 // SettleGaps closes the gaps of records that were given up by what should have delivered them, and
-// were read after all: a lane leaves nothing out between two positions that it does not write down. What was gone when the shard
-// was met it does not write down: a gap of such records stays.
-// Of a shard without an item nothing is known, and its gaps stay as they are; so Forget keeps the
-// item for as long as it has one that is not closed. It returns how many it closed.
+// were read after all: a lane leaves nothing out between two positions that it does not write down.
+// What was gone when the shard was met it does not write down: a gap of such records stays. Of a
+// shard without an item nothing is known, and its gaps stay as they are; so Forget keeps the item
+// for as long as it has one that is not closed. It returns how many it closed.
 func (s *Store) SettleGaps(ctx context.Context, stream string) (int, error) {
 	closed, _, err := s.settle(ctx, stream, "gap#")
 	if err != nil {
@@ -169,7 +171,7 @@ func (s *Store) settle(ctx context.Context, stream, prefix string) (closed, left
 		if !ok || !sh.End && g.Last.Compare(pipeline.SequenceNumber(sh.Seq)) > 0 {
 			continue
 		}
-		if met := unstamp(sh.MetAt); g.After == "" && !met.IsZero() && g.From.Before(met.Add(-retention)) {
+		if met := unstamp(sh.MetAt); g.After == "" && !met.IsZero() && g.From.Before(met.Add(-pipeline.StreamRetention)) {
 			continue // its first records had aged out when the stream was met
 		}
 		err = s.MoveGap(ctx, g, pipeline.GapClosed, fmt.Sprintf("read after all: the shard is committed up to %s (end %v)", sh.Seq, sh.End))

@@ -117,7 +117,7 @@ const unlistedFor = 5 * time.Minute
 
 // awayAfter is how long nobody must have read a stream so that a shard can have come, held records
 // for a day, and lost them unseen.
-const awayAfter = 24*time.Hour - unlistedFor
+const awayAfter = pipeline.StreamRetention - unlistedFor
 
 // presence is what the shards of a stream tell of when it was read.
 type presence struct {

@@ -20,13 +20,16 @@ type Dated struct {
 }
 
 // Dated is List with the times.
-func (b *Bucket) Dated(ctx context.Context) iter.Seq2[Dated, error] {
+func (b *Bucket) Dated(ctx context.Context) iter.Seq2[Dated, error] { return b.below(ctx, "") }
+
+// below yields the objects whose keys begin with a prefix, in order.
+func (b *Bucket) below(ctx context.Context, prefix string) iter.Seq2[Dated, error] {
 	return func(yield func(Dated, error) bool) {
-		pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.bucket, Prefix: &b.prefix})
+		pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.bucket, Prefix: aws.String(b.prefix + prefix)})
 		for pages.HasMorePages() {
 			page, err := pages.NextPage(ctx)
 			if err != nil {
-				yield(Dated{}, fmt.Errorf("list %s: %w", b, err))
+				yield(Dated{}, fmt.Errorf("list %s%s: %w", b, prefix, err))
 				return
 			}
 			for _, o := range page.Contents {

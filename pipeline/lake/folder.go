@@ -176,8 +176,8 @@ func (d *Folder) List(ctx context.Context) iter.Seq2[pipeline.Object, error] {
 }
 
 // below returns the objects whose names begin with a prefix, in order.
-func (d *Folder) below(ctx context.Context, prefix string) ([]dated, error) {
-	var found []dated
+func (d *Folder) below(ctx context.Context, prefix string) ([]Dated, error) {
+	var found []Dated
 	begin := filepath.Join(d.root, filepath.FromSlash(path.Dir(prefix+"x"))) // a whole folder
 	err := filepath.WalkDir(begin, func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -204,20 +204,20 @@ func (d *Folder) below(ctx context.Context, prefix string) ([]dated, error) {
 		if err != nil {
 			return err
 		}
-		found = append(found, dated{pipeline.Object{Key: name, Size: info.Size()}, info.ModTime()})
+		found = append(found, Dated{pipeline.Object{Key: name, Size: info.Size()}, info.ModTime()})
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list %s/%s: %w", d, prefix, err)
 	}
-	slices.SortFunc(found, func(a, b dated) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(found, func(a, b Dated) int { return cmp.Compare(a.Key, b.Key) })
 	return found, nil
 }
 
 // Newest returns the objects below some prefixes that were created last, newest first, at most that
 // many.
 func (d *Folder) Newest(ctx context.Context, prefixes []string, most int) ([]pipeline.Object, error) {
-	var found []dated
+	var found []Dated
 	for _, p := range prefixes {
 		more, err := d.below(ctx, p)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -18,43 +17,34 @@ import (
 // Newest returns the objects below some prefixes that were created last, newest first, at most that
 // many. All are listed: S3 sorts by key.
 func (b *Bucket) Newest(ctx context.Context, prefixes []string, most int) ([]pipeline.Object, error) {
-	var found []dated
+	const room = 1000 // so that not each one has all of them sorted
+	var found []Dated
 	for _, prefix := range prefixes {
-		pages := s3.NewListObjectsV2Paginator(b.client, &s3.ListObjectsV2Input{Bucket: &b.bucket, Prefix: aws.String(b.prefix + prefix)})
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(ctx)
+		for o, err := range b.below(ctx, prefix) {
 			if err != nil {
-				return nil, fmt.Errorf("list %s%s: %w", b, prefix, err)
+				return nil, err
 			}
-			for _, o := range page.Contents {
-				found = append(found, dated{
-					pipeline.Object{Key: strings.TrimPrefix(aws.ToString(o.Key), b.prefix), ETag: unquote(o.ETag), Size: aws.ToInt64(o.Size)},
-					aws.ToTime(o.LastModified),
-				})
-			}
-			if len(found) > most {
-				slices.SortStableFunc(found, func(x, y dated) int { return y.at.Compare(x.at) })
-				found = found[:most]
+			if found = append(found, o); len(found) >= most+room {
+				found = sortNewest(found, most)
 			}
 		}
 	}
 	return newest(found, most), nil
 }
 
-// dated is an object with the time it was created.
-type dated struct {
-	pipeline.Object
-	at time.Time
-}
-
-func newest(found []dated, most int) []pipeline.Object {
-	slices.SortStableFunc(found, func(x, y dated) int { return y.at.Compare(x.at) })
-	found = found[:min(most, len(found))]
+func newest(found []Dated, most int) []pipeline.Object {
+	found = sortNewest(found, most)
 	objects := make([]pipeline.Object, len(found))
 	for i, d := range found {
 		objects[i] = d.Object
 	}
 	return objects
+}
+
+// sortNewest leaves those that were created last, newest first, at most that many.
+func sortNewest(found []Dated, most int) []Dated {
+	slices.SortStableFunc(found, func(x, y Dated) int { return y.At.Compare(x.At) })
+	return found[:min(most, len(found))]
 }
 
 // Folders returns the names that follow a prefix up to their first slash, in order: the partitions

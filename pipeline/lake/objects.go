@@ -14,12 +14,6 @@ import (
 // and each is a request.
 const parallelCreates = 8
 
-// Claims is what Objects needs of a ledger.
-type Claims interface {
-	Claim(ctx context.Context, claims []pipeline.Claim) ([]pipeline.Claim, error)
-	Publish(ctx context.Context, claims []pipeline.Claim) error
-}
-
 // A Creator stores objects that are never replaced, as Bucket and Folder do.
 type Creator interface {
 	// Create fails with pipeline.ErrExists if there is an object of this name.
@@ -36,7 +30,7 @@ type Footer func(ctx context.Context, name string) (*pipeline.ObjectMeta, error)
 // names taken; what is landed is claimed and published in the ledger before Land returns.
 type Objects struct {
 	lake   Creator
-	ledger Claims
+	ledger pipeline.Claimer
 	footer Footer
 	log    *slog.Logger
 }
@@ -45,7 +39,7 @@ var _ pipeline.Sink = (*Objects)(nil)
 
 // NewObjects returns a sink into a lake; a nil log is none. Its windows' manifests must name the
 // lake, so that parts carry an object's footer.
-func NewObjects(lake Creator, ledger Claims, footer Footer, log *slog.Logger) *Objects {
+func NewObjects(lake Creator, ledger pipeline.Claimer, footer Footer, log *slog.Logger) *Objects {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -87,7 +81,10 @@ func (o *Objects) Land(ctx context.Context, parts []pipeline.Part) error {
 			claims = append(claims, pipeline.ClaimOf(p.ID, p.ObjectName()))
 		}
 	}
-	return o.publish(ctx, claims)
+	if err := pipeline.PublishInLake(ctx, o.ledger, claims); !errors.Is(err, pipeline.ErrWindowClosed) {
+		return err
+	}
+	return nil // all of the window is published
 }
 
 // create stores a part, or finds that it is stored; false if it was given up.
@@ -113,32 +110,4 @@ func (o *Objects) create(ctx context.Context, p pipeline.Part) (bool, error) {
 	}
 	return false, pipeline.NeedPerson(fmt.Errorf("land part %s of %d rows: %s holds another object under its name %s", p.ID, p.Rows, o.lake, name),
 		"find out what wrote it and move it out of the lake; nothing of ours replaces it")
-}
-
-// publish has the ledger hold what is in the lake.
-func (o *Objects) publish(ctx context.Context, claims []pipeline.Claim) error {
-	if len(claims) == 0 {
-		return nil
-	}
-	held, err := o.ledger.Claim(ctx, claims)
-	if errors.Is(err, pipeline.ErrWindowClosed) {
-		return nil // sealed: every part had been published, and ours are the same
-	}
-	if err != nil {
-		return fmt.Errorf("claim what was landed: %w", err)
-	}
-	var rest []pipeline.Claim
-	for i, c := range held {
-		switch {
-		case c.Void || c.Name != claims[i].Name:
-			return pipeline.NeedPerson(fmt.Errorf("part %s is in the lake as %s, and the ledger holds it under %q (void %v)", c.Part, claims[i].Name, c.Name, c.Void),
-				"it was landed in two ways: find out what else lands this window, and report it")
-		case !c.Published:
-			rest = append(rest, c)
-		}
-	}
-	if err := o.ledger.Publish(ctx, rest); err != nil {
-		return fmt.Errorf("publish what was landed: %w", err)
-	}
-	return nil
 }

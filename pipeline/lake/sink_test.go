@@ -220,7 +220,7 @@ func footers(s source) Footer {
 		if err != nil {
 			return nil, err
 		}
-		m, err := seal.ReadObjectMeta(end)
+		m, _, err := seal.ReadObject(end)
 		if err != nil {
 			return nil, nil
 		}

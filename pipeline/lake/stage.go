@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 
 	"telemetrylake/pipeline"
 )
@@ -48,7 +47,7 @@ func (s *Stager) put(ctx context.Context, parts []pipeline.Part) error {
 	first, w := parts[0].ID, parts[0].ID.Window
 	key := fmt.Sprintf("again/%s-%s-%d-%d-%x.parquet", w.Lane, w.Incarnation, w.N, first.Index, sha256.Sum256(body.Bytes()))
 	// The name holds the content: what exists under it are these parts.
-	err := s.staging.CreateFrom(ctx, key, io.NewSectionReader(bytes.NewReader(body.Bytes()), 0, int64(body.Len())))
+	err := s.staging.Create(ctx, key, body.Bytes())
 	if err != nil && !errors.Is(err, pipeline.ErrExists) {
 		return fmt.Errorf("stage %d parts from %s: %w", len(parts), first, err)
 	}

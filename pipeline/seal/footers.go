@@ -24,23 +24,19 @@ func FooterSize(end []byte) (int64, error) {
 	return int64(binary.LittleEndian.Uint32(end[len(end)-8:])) + 8, nil
 }
 
-// ReadObjectMeta reads what a lake object says of itself from its last bytes. It fails with
-// ErrShort if these are too few; nil without an error is an object that is not ours.
-func ReadObjectMeta(end []byte) (*pipeline.ObjectMeta, error) {
-	text, ok, err := footerText(end, pipeline.ObjectMetaKey)
-	if err != nil || !ok {
-		return nil, err
-	}
-	return pipeline.DecodeObjectMeta(text)
-}
-
-// ReadObject is ReadObjectMeta with the number of rows that the file itself says it has.
+// ReadObject reads what a lake object says of itself, and how many rows the file itself says it has,
+// from its last bytes. It fails with ErrShort if these are too few; nil without an error is an object
+// that is not ours.
 func ReadObject(end []byte) (*pipeline.ObjectMeta, int64, error) {
-	m, err := ReadObjectMeta(end)
-	if err != nil || m == nil {
+	md, err := footerOf(end)
+	if err != nil {
 		return nil, 0, err
 	}
-	md, err := footerOf(end)
+	text, ok := keyValue(md, pipeline.ObjectMetaKey)
+	if !ok {
+		return nil, 0, nil
+	}
+	m, err := pipeline.DecodeObjectMeta(text)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -55,8 +51,13 @@ func ReadPartMetas(body []byte) (parts []*pipeline.PartMeta, others int) {
 			others++
 			continue
 		}
-		text, ok, err := footerText(body[sp.off:sp.end], pipeline.PartMetaKey)
-		if err != nil || !ok {
+		md, err := footerOf(body[sp.off:sp.end])
+		if err != nil {
+			others++
+			continue
+		}
+		text, ok := keyValue(md, pipeline.PartMetaKey)
+		if !ok {
 			others++
 			continue
 		}
@@ -69,20 +70,6 @@ func ReadPartMetas(body []byte) (parts []*pipeline.PartMeta, others int) {
 		}
 	}
 	return parts, others
-}
-
-// footerText looks a key up in the metadata of the file that ends with end.
-func footerText(end []byte, key string) (string, bool, error) {
-	md, err := footerOf(end)
-	if err != nil {
-		return "", false, err
-	}
-	for _, kv := range md.KeyValueMetadata {
-		if kv.Key == key {
-			return kv.Value, true, nil
-		}
-	}
-	return "", false, nil
 }
 
 // footerOf reads the footer of the file that ends with end.

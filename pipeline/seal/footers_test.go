@@ -23,13 +23,13 @@ func TestFootersAreReadWithoutTheirFiles(t *testing.T) {
 	if err != nil || n < 8 || n > int64(len(end)) {
 		t.Fatalf("footer of %d bytes, %v", n, err)
 	}
-	if _, err := ReadObjectMeta(end[int64(len(end))-n+1:]); !errors.Is(err, ErrShort) {
+	if _, _, err := ReadObject(end[int64(len(end))-n+1:]); !errors.Is(err, ErrShort) {
 		t.Errorf("a byte too few: %v", err)
 	}
-	if m, err := ReadObjectMeta(end[int64(len(end))-n:]); m != nil || err != nil {
+	if m, _, err := ReadObject(end[int64(len(end))-n:]); m != nil || err != nil {
 		t.Errorf("a part is an object: %v, %v", m, err)
 	}
-	if _, err := ReadObjectMeta([]byte("no Parquet file")); err == nil {
+	if _, _, err := ReadObject([]byte("no Parquet file")); err == nil {
 		t.Error("a text has a footer")
 	}
 }

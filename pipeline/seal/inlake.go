@@ -67,22 +67,12 @@ func (s *Sealer) settle(ctx context.Context, id pipeline.WindowID, giveUp bool) 
 			t.Occupied++
 		}
 	}
-	if len(found) == 0 {
+	switch err := pipeline.PublishInLake(ctx, s.Ledger, found); {
+	case errors.Is(err, pipeline.ErrWindowClosed):
 		return t, nil
-	}
-	held, err := s.Ledger.Claim(ctx, found)
-	if errors.Is(err, pipeline.ErrWindowClosed) {
-		return t, nil
-	}
-	if err != nil {
+	case err != nil:
 		return t, err
 	}
-	for i, c := range held {
-		if c.Void || c.Name != found[i].Name {
-			return t, pipeline.NeedPerson(fmt.Errorf("part %s is in the lake as %s, and the ledger holds it under %q (void %v)", c.Part, found[i].Name, c.Name, c.Void),
-				"it was landed in two ways: find out what else lands this window, and report it")
-		}
-	}
 	t.Published = len(found)
-	return t, s.Ledger.Publish(ctx, found)
+	return t, nil
 }

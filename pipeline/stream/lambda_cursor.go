@@ -15,8 +15,7 @@ import (
 	"telemetrylake/pipeline"
 )
 
-// retention is how long a stream holds its records: DynamoDB's developer guide, Streams.
-const retention = 24 * time.Hour
+const retention = pipeline.StreamRetention
 
 // A cursor reads one shard from a committed position on, for as long as one invocation lasts.
 type cursor struct {
@@ -240,7 +239,7 @@ const (
 // to show; if not, only its tip is waited for.
 func (c *cursor) pause(sure bool) time.Duration {
 	switch {
-	case c.empty == 0, c.empty <= walkFree, sure && c.empty <= closeFree:
+	case c.empty <= walkFree, sure && c.empty <= closeFree:
 		return 0
 	case sure:
 		return c.f.o.RetryBase
